@@ -1,0 +1,93 @@
+"""Compose conf/ with overrides into DictConfigs, and turn Hydra's errors into one line of the user's words."""
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from memexp.plan.conf import conf_dir, groups, option
+from memexp.plan.plan import PlanError
+
+
+def compose_cells(grid: Sequence[Sequence[str]]) -> list[DictConfig]:
+    """One config a list of overrides, the hydra node included. Raises PlanError."""
+    with _hydra(conf_dir()), user_errors():
+        return [compose("config", overrides=list(overrides), return_hydra_config=True) for overrides in grid]
+
+
+def grid(overrides: Sequence[str]) -> list[list[str]]:
+    """Every combination of the values listed, in the order that Hydra's own sweeper takes them (last axis fastest)."""
+    with _hydra(conf_dir()), user_errors():
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        batches = BasicSweeper.split_arguments(parser.parse_overrides(list(overrides)), None)
+    return [list(cell) for batch in batches for cell in batch]
+
+
+@contextmanager
+def _hydra(folder: Path) -> Iterator[None]:
+    # A caller may have Hydra initialised for something else: leave that as it was.
+    before = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(config_dir=str(folder), version_base="1.3", job_name="memexp"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = before
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Turn what Hydra and OmegaConf raise into a PlanError of one line."""
+    try:
+        yield
+    except PlanError:
+        raise
+    except (HydraException, OmegaConfBaseException) as error:
+        raise PlanError(explain(error)) from error
+    except yaml.MarkedYAMLError as error:
+        where = (
+            f"{error.problem_mark.name}, line {error.problem_mark.line + 1}" if error.problem_mark else "A config file"
+        )
+        raise PlanError(f"{where} is no YAML: {error.problem}.") from error
+
+
+def explain(error: BaseException) -> str:
+    """One line for an error of Hydra's or OmegaConf's: what it says, without its layout and its search path."""
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    text = str(cause) or str(error)
+    full_key = getattr(cause, "full_key", None)
+    if isinstance(cause, MissingMandatoryValue) and full_key:
+        return f"{full_key} has no value. Type {full_key}=…"
+    unknown = re.search(r"Key '([^']+)' is not in struct\s+full_key: (\S+)", text)
+    if unknown:
+        return _unknown_key(unknown[2], unknown[1], cause)
+    if "Config group override must be a string or a list" in text:
+        return 'A defaults list names an option by a bare true or false. Quote it, as in - offload: "true".'
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    kept = [
+        line for line in lines if not re.match(r"(Search path|provider=|full_key|object_type|reference_type)", line)
+    ]
+    return " ".join(kept[:3]).removesuffix(".") + "."
+
+
+def _unknown_key(full_key: str, key: str, cause: BaseException) -> str:
+    parent = getattr(cause, "parent_node", None)
+    names = [str(name) for name in parent] if isinstance(parent, DictConfig) else []
+    near = difflib.get_close_matches(key, names, n=1)
+    path = full_key.rpartition(".")[0]
+    if near:
+        return f"{full_key}: there is no {key} here. Did you mean {path + '.' if path else ''}{near[0]}?"
+    group = path.partition(".")[0]
+    having = [f"{group}={name}" for name in groups().get(group, []) if key in option(group, name)]
+    advice = f" {' and '.join(having)} {'have' if len(having) > 1 else 'has'} it." if having and path == group else ""
+    return f"{full_key}: the option chosen has no {key}.{advice}"

@@ -1,0 +1,55 @@
+"""Where conf/ is, and what its option files say, read as plain YAML. No Hydra in here."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+# Groups that say what is run; every other group is a technique.
+STRUCTURE = ("trainer", "model", "data", "backend", "gpu", "launch", "logger", "experiment")
+
+
+@functools.cache
+def conf_dir() -> Path:
+    """memexp/conf in an installed wheel, conf/ beside memexp/ in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parent / "conf"
+
+
+def sweeps_dir() -> Path:
+    """The sweep files, beside conf/ in a checkout and beside it in the wheel."""
+    return conf_dir().with_name("sweeps")
+
+
+def groups(*folders: Path) -> dict[str, list[str]]:
+    """Group name to its options, sorted, over conf/ and any folders of the user's own that hold groups."""
+    found: dict[str, set[str]] = {}
+    for folder in (conf_dir(), *folders):
+        for group in sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "hydra"):
+            options = {file.stem for file in group.iterdir() if file.suffix in (".yaml", ".yml")}
+            if options or folder == conf_dir():
+                found.setdefault(group.name, set()).update(options)
+    return {group: sorted(options) for group, options in found.items()}
+
+
+@functools.cache
+def option(group: str, name: str) -> dict[str, Any]:
+    """The file of one option as written, interpolations included. Raises OSError where there is none."""
+    loaded: dict[str, Any] = yaml.safe_load((conf_dir() / group / f"{name}.yaml").read_text(encoding="utf-8")) or {}
+    return loaded
+
+
+@functools.cache
+def primary() -> dict[str, Any]:
+    """config.yaml as written."""
+    loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+@functools.cache
+def group_defaults() -> dict[str, str]:
+    """Group to the option that config.yaml's defaults list names."""
+    entries = (entry for entry in primary()["defaults"] if isinstance(entry, dict))
+    return {group: name for entry in entries for group, name in entry.items() if not group.startswith("override ")}

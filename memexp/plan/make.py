@@ -1,0 +1,194 @@
+"""Turn a composed config into a Plan: resolve `auto`, check the values, merge the techniques. No torch in here.
+
+What a technique sets is data in conf/; this module only merges it, in one order: the trainer's own, memexp's, the
+backend's, each technique's, and last the user's `trainer.args`.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from memexp.plan import conf
+from memexp.plan.allocator_keys import check_allocator_conf
+from memexp.plan.compose import user_errors
+from memexp.plan.fields import ALWAYS, check_trainer_args
+from memexp.plan.machine import Machine
+from memexp.plan.plan import Budget, Model, Plan, PlanError, Technique, Trainer, Work
+from memexp.plan.values import check_values, select, show
+
+# What decides how a cell is run and where it lands, but not what it does: no axis of the results.
+_HOW = ("results_dir", "sweep", "baseline", "isolation", "timeout_seconds", "dry_run")
+
+
+def make_plan(cfg: DictConfig, machine: Machine) -> Plan:
+    """Plan one cell from a config composed with its hydra node. Raises PlanError for a value wrong by itself."""
+    options = {str(group): name for group, name in cfg.hydra.runtime.choices.items() if "/" not in str(group)}
+    job = _resolve(cfg, options, machine)
+    check_values(job)
+    allocator_problem = check_allocator_conf(job["allocator"]["conf"] or "")
+    if allocator_problem:
+        raise PlanError(f"allocator.conf={job['allocator']['conf']}: {allocator_problem}")
+    techniques = {group: name for group, name in options.items() if group not in conf.STRUCTURE and name is not None}
+    overrides = tuple(cfg.hydra.overrides.task)
+    work = _work(job, options, techniques)
+    return Plan(
+        id=work.id(),
+        work=work,
+        choices=_choices(job, options, overrides),
+        techniques=tuple(_technique(group, name, job[group]) for group, name in sorted(techniques.items())),
+        overrides=overrides,
+        isolation=_isolation(job["isolation"], work),
+        timeout_seconds=job["timeout_seconds"],
+    )
+
+
+def _resolve(cfg: DictConfig, options: dict[str, Any], machine: Machine) -> dict[str, Any]:
+    """The config as plain data with each `auto` replaced by the option it stands for; `options` is updated."""
+    with user_errors():
+        task = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+        OmegaConf.set_struct(task, False)
+        if options["backend"] == "auto":
+            _stand_in(task, options, "backend", machine.backend)
+        for group in [group for group, name in options.items() if name == "auto"]:
+            _stand_in(task, options, group, task[group].auto[options["backend"]])
+        job: dict[str, Any] = OmegaConf.to_container(task, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    return job
+
+
+def _stand_in(task: DictConfig, options: dict[str, Any], group: str, name: str) -> None:
+    given = {key: value for key, value in task[group].items() if key != "auto" and value is not None}
+    task[group] = OmegaConf.merge(OmegaConf.create(conf.option(group, name)), given)
+    options[group] = name
+
+
+def _work(job: dict[str, Any], options: dict[str, Any], techniques: dict[str, str]) -> Work:
+    trainer = job["trainer"]
+    files = {group: job[group] for group in techniques}
+    return Work(
+        backend=options["backend"],
+        gpu=options.get("gpu") if options["backend"] == "simulate" else None,
+        processes=job["launch"]["processes"],
+        threads=job["threads"],
+        seed=job["seed"],
+        trainer=Trainer(trainer["name"], trainer["config_class"], trainer["trainer_class"], _args(job, files)),
+        model=_model(job, files),
+        data=_data(job["data"]),
+        peft=_merged(files, "peft") or None,
+        env=_merged(files, "env"),
+        budget=Budget(job["steps"], job["unmeasured_steps"], **job["budget"]),
+    )
+
+
+def _args(job: dict[str, Any], files: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    trainer = job["trainer"]
+    sets = {name: value for name, value in trainer["sets"].items() if (name, value) != ("learning_rate", None)}
+    memexp = {**sets, **ALWAYS, **job["backend"].get("args", {})}
+    techniques = _merged(files, "args")
+    owner = {name: group for group, file in files.items() for name in file.get("args") or {}}
+    taken = {
+        **{name: _key_of(job, name) for name in sets},
+        **dict.fromkeys(job["backend"].get("args", {}), "backend"),
+        **owner,
+    }
+    check_trainer_args(trainer["args"] or {}, trainer["config_class"], taken)
+    return {**memexp, **techniques, **(trainer["args"] or {})}
+
+
+def _key_of(job: dict[str, Any], argument: str) -> str:
+    """The key of config.yaml that fills an argument, read from the trainer's file: `max_length: ${max_length}`."""
+    written = conf.option("trainer", job["trainer"]["name"])["sets"][argument]
+    return str(written).removeprefix("${").removesuffix("}")
+
+
+def _merged(files: dict[str, dict[str, Any]], part: str) -> dict[str, Any]:
+    return {name: value for file in files.values() for name, value in (file.get(part) or {}).items()}
+
+
+def _model(job: dict[str, Any], files: dict[str, dict[str, Any]]) -> Model:
+    model = job["model"]
+    if model["weights"] == "pretrained" and not model["path"]:
+        raise PlanError(
+            "model.weights=pretrained: this model has no path. Type model.path=FOLDER or model.path=ORG/NAME."
+        )
+    random = model["weights"] == "random"
+    return Model(
+        weights=model["weights"],
+        # What random weights do not read does not change the run.
+        path=None if random else _local(model["path"]),
+        revision=None if random else model["revision"],
+        trust_remote_code=False if random else bool(model["trust_remote_code"]),
+        model_type=model["model_type"],
+        config=model["config"],
+        kwargs=_merged(files, "model"),
+    )
+
+
+def _local(path: str) -> str:
+    """What exists here by its absolute path, so that the cell finds it from any folder; a hub name as it is."""
+    return str(Path(path).resolve()) if Path(path).exists() else path
+
+
+def _data(data: dict[str, Any]) -> dict[str, Any]:
+    fields = dict(data)
+    if fields.get("path") and Path(str(fields["path"])).is_file():
+        fields["path"] = _local(fields["path"])
+        # A file that changed is other data, under whatever name.
+        fields["sha256"] = _sha256(fields["path"], Path(fields["path"]).stat().st_mtime_ns)
+    return fields
+
+
+_hashes: dict[tuple[str, int], str] = {}
+
+
+def _sha256(path: str, modified_ns: int) -> str:
+    if (path, modified_ns) not in _hashes:
+        with open(path, "rb") as file:
+            _hashes[path, modified_ns] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _hashes[path, modified_ns]
+
+
+def _technique(group: str, name: str, file: dict[str, Any]) -> Technique:
+    return Technique(
+        group=group,
+        option=name,
+        is_off=bool(file.get("is_off", False)),
+        trainers=tuple(file.get("trainers") or ()),
+        needs=tuple(file.get("needs") or ()),
+        confirm=file.get("confirm") or {},
+        same_loss=bool(file.get("same_loss", False)),
+    )
+
+
+def _choices(job: dict[str, Any], options: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Every group's option and every value of config.yaml, and whatever else was typed, under the name typed."""
+    groups = {group: name for group, name in options.items() if group not in ("logger", "experiment")}
+    values = {key: value for key, value in job.items() if not isinstance(value, dict) and key not in _HOW}
+    budget = {f"budget.{key}": value for key, value in job["budget"].items()}
+    typed = (override.lstrip("+~").partition("=")[0].partition("@")[0] for override in overrides)
+    deeper = {key: select(job, key)[1] for key in typed if "." in key and key.split(".")[0] in job}
+    return {
+        **groups,
+        **values,
+        **budget,
+        **{key: value for key, value in deeper.items() if not key.startswith("logger")},
+    }
+
+
+def _isolation(asked: str, work: Work) -> str:
+    if asked != "auto":
+        return asked
+    # The warm server has told the hub's library that there is no network.
+    return "fresh" if work.backend == "cuda" or work.needs_hub else "warm"
+
+
+def cell_name(plan: Plan, axes: Sequence[str]) -> str:
+    """What a person calls a cell: its swept axes, `packing=bfd offload=false`; the techniques in use where none is."""
+    if axes:
+        return " ".join(f"{axis}={show(plan.choices.get(axis))}" for axis in axes)
+    used = [
+        f"{t.group}={t.option}" for t in plan.techniques if not t.is_off and t.option != conf.group_defaults()[t.group]
+    ]
+    return " ".join(used) or f"model={plan.choices['model']}"

@@ -1,0 +1,143 @@
+"""The door that every override passes: booleans for groups become names, and a typo is caught in the user's words.
+
+It works on Hydra's parsed overrides and not on text, so that `offload=true,false`, `offload=choice(true,false)` and
+`offload=True` all mean the same, and a quoted value stays what it is.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType, Quote, QuotedString, Sweep
+from hydra.errors import HydraException
+
+from memexp.plan.conf import primary
+from memexp.plan.plan import PlanError
+from memexp.plan.values import show
+
+_PREFIX = {OverrideType.CHANGE: "", OverrideType.ADD: "+", OverrideType.FORCE_ADD: "++", OverrideType.DEL: "~"}
+# Mappings that take any key, so that the user need not know Hydra's "+" for it.
+_OPEN = ("trainer.args.", "data.columns.")
+
+
+def normalise(overrides: Sequence[str], groups: dict[str, list[str]]) -> list[str]:
+    """The same overrides with booleans of groups quoted and `trainer.args.x=1` made an addition.
+
+    Raises PlanError for an override that does not parse, a key that does not exist, and an option that a group lacks.
+    """
+    return [_normalise(override, groups) for override in parse(overrides)]
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Hydra's parser, with its error turned into a PlanError."""
+    parser = OverridesParser.create()
+    parsed = []
+    for text in overrides:
+        try:
+            parsed.append(parser.parse_override(_quoted_baseline(text)))
+        except HydraException as error:
+            raise PlanError(_unparsable(text)) from error
+    return parsed
+
+
+def swept_keys(overrides: Sequence[str]) -> list[str]:
+    """The keys that list several values, in the order typed."""
+    return [override.key_or_group for override in parse(overrides) if override.is_sweep_override()]
+
+
+def require_single(overrides: Sequence[str], advice: str) -> None:
+    """Raise PlanError where a value lists several: a single run takes one. `advice` says what to do instead."""
+    for override in parse(overrides):
+        if override.is_sweep_override():
+            raise PlanError(f"{override.input_line} lists several values, and a single run takes one. {advice}")
+
+
+def _normalise(override: Override, groups: dict[str, list[str]]) -> str:
+    key = override.key_or_group
+    line = override.input_line or ""
+    if override.type is OverrideType.CHANGE and key.startswith(_OPEN):
+        return f"++{line}"
+    if key in groups and override.package is None and override.value_type is not None:
+        value: Any = _named(override._value)
+        _check_options(key, _elements(value), groups[key])
+        # Only what holds a boolean is written anew: Hydra's own text of a glob, say, is not an override any more.
+        return line if value == override._value else f"{_PREFIX[override.type]}{key}={_text(value)}"
+    _check_key(override, groups)
+    return line
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, bool):
+        return QuotedString(text=show(value), quote=Quote.single)
+    if isinstance(value, ChoiceSweep):
+        elements = [_named(element) for element in value.list]
+        return ChoiceSweep(value.tags, elements, value.simple_form, value.shuffle)
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, ChoiceSweep):
+        return Override._get_value_element_as_str(value)
+    listed = ",".join(Override._get_value_element_as_str(element) for element in value.list)
+    if value.simple_form:
+        return listed
+    return f"shuffle({listed})" if value.shuffle else f"choice({listed})"
+
+
+def _elements(value: Any) -> list[str]:
+    """The options that a value names, empty where only Hydra can tell (ranges, globs, lists, null)."""
+    values: Iterable[Any] = value.list if isinstance(value, ChoiceSweep) else [value]
+    texts = [element.text if isinstance(element, QuotedString) else element for element in values]
+    return [str(text) for text in texts if isinstance(text, str | int | float)]
+
+
+def _check_options(group: str, names: list[str], options: list[str]) -> None:
+    for name in names:
+        if options and name not in options and "${" not in name:
+            near = difflib.get_close_matches(name, options, n=1)
+            hint = f"Did you mean {group}={near[0]}? " if near else ""
+            raise PlanError(f"{group}={name}: {group} has no option {name}. {hint}Its options: {', '.join(options)}.")
+
+
+def _check_key(override: Override, groups: dict[str, list[str]]) -> None:
+    key = override.key_or_group
+    root = key.split(".")[0].split("@")[0]
+    values = [name for name in primary() if name not in ("defaults", "hydra")]
+    known = [*groups, *values]
+    if override.type is not OverrideType.CHANGE or root in known or root.split("/")[0] == "hydra":
+        if root in values and isinstance(override._value, Sweep | str | int | float | bool | None.__class__):
+            _check_leaf(key, root, override)
+        return
+    near = difflib.get_close_matches(root, known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else "python -m memexp --help lists what there is."
+    raise PlanError(f"{override.input_line}: there is no {root}. {hint}")
+
+
+def _check_leaf(key: str, root: str, override: Override) -> None:
+    default = primary()[root]
+    if isinstance(default, dict) and "." not in key:
+        raise PlanError(
+            f"{override.input_line}: {root} is a set of values. Type {root}.{next(iter(default))}=… instead."
+        )
+    leaf = key.partition(".")[2]
+    if isinstance(default, dict) and leaf not in default:
+        near = difflib.get_close_matches(leaf, default, n=1)
+        hint = f"Did you mean {root}.{near[0]}?" if near else f"It has {', '.join(default)}."
+        raise PlanError(f"{override.input_line}: {root} has no {leaf}. {hint}")
+
+
+def _quoted_baseline(text: str) -> str:
+    # The shell eats the quotes of baseline='packing=none,offload=false', and a baseline is never an axis.
+    key, _, value = text.partition("=")
+    return f"{key}='{value}'" if key == "baseline" and value[:1] not in ("'", '"', "") and value != "null" else text
+
+
+def _unparsable(text: str) -> str:
+    if "=" not in text:
+        return f"{text!r} is no KEY=VALUE. Type for example packing=bfd, or python -m memexp --help."
+    key, _, value = text.partition("=")
+    return (
+        f"{text!r} cannot be read. Quote a value that has spaces, commas, colons, brackets or equal signs: "
+        f"\"{key}='{value}'\"."
+    )

@@ -1,0 +1,147 @@
+"""Refuse what cannot run, before a model is touched. One short function a rule; the first that objects is the reason.
+
+What an option needs and which trainers take it is data in its file; the rules here are about pairs, and carry the
+version of the library they were read against.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from memexp.plan.machine import Machine
+from memexp.plan.plan import Plan, Refusal, Technique
+
+Rule = Callable[[Plan, Machine], Refusal | None]
+
+
+def preflight(plan: Plan, machine: Machine) -> Plan:
+    """The same plan, with a refusal where a rule objects. Looks at the machine and at paths, never at a model."""
+    for rule in RULES:
+        refusal = rule(plan, machine)
+        if refusal is not None:
+            return replace(plan, refusal=refusal)
+    return plan
+
+
+def trainer_takes_it(plan: Plan, machine: Machine) -> Refusal | None:
+    for technique in plan.techniques:
+        if technique.trainers and plan.work.trainer.name not in technique.trainers:
+            takers = " or ".join(f"trainer={name}" for name in technique.trainers)
+            typed = f"{technique.group}={technique.option}"
+            return Refusal("unsupported", f"{typed} is for {takers}, not for trainer={plan.work.trainer.name}.")
+    return None
+
+
+def padding_free_cuts_nothing(plan: Plan, machine: Machine) -> Refusal | None:
+    # trl 1.16, SFTTrainer.__init__: max_length is not enforced without packing, and TRL raises.
+    args = plan.work.trainer.args
+    if args.get("padding_free") and not args.get("packing") and args.get("max_length") is not None:
+        return Refusal(
+            "conflict",
+            f"padding_free=true without packing does not cut rows at max_length={args['max_length']}. "
+            "Type max_length=null with rows that are short enough, or packing=bfd, which is padding-free already.",
+        )
+    return None
+
+
+def packing_needs_a_length(plan: Plan, machine: Machine) -> Refusal | None:
+    # trl 1.16, SFTTrainer._prepare_dataset raises after tokenising everything.
+    args = plan.work.trainer.args
+    if args.get("packing") and args.get("max_length") is None:
+        return Refusal(
+            "conflict",
+            f"packing={plan.choices['packing']} fills rows of max_length, which is null. Type max_length=1024.",
+        )
+    return None
+
+
+def selective_without_adapters(plan: Plan, machine: Machine) -> Refusal | None:
+    # trl 1.16 with transformers 5.24: the wrapper sits on the PeftModel, which the trainer bypasses; step 1 raises.
+    if _selective(plan) and plan.work.peft:
+        return Refusal(
+            "conflict",
+            f"checkpointing=selective with peft={plan.choices['peft']} raises at the first step in TRL 1.16. "
+            "Type checkpointing=full or peft=none.",
+        )
+    return None
+
+
+def selective_keeps_a_kernels_output(plan: Plan, machine: Machine) -> Refusal | None:
+    # trl 1.16, selective_activation_checkpointing.py: only fused attention kernels are on the list of what is kept.
+    if _selective(plan) and plan.work.model.kwargs.get("attn_implementation") == "eager":
+        return Refusal(
+            "unsupported",
+            "checkpointing=selective keeps the output of a fused attention kernel, and attention=eager has none: it "
+            "would be checkpointing=full by another name. Type attention=sdpa or checkpointing=full.",
+        )
+    return None
+
+
+def backend_is_here(plan: Plan, machine: Machine) -> Refusal | None:
+    if plan.work.backend != "cuda":
+        return None
+    if not machine.gpus:
+        return Refusal(
+            "needs_hardware", "backend=cuda needs an NVIDIA GPU, and the driver shows none here. Type backend=cpu."
+        )
+    if machine.torch_cuda is None:
+        return Refusal(
+            "needs_package",
+            f"backend=cuda: the driver shows {machine.gpus[0]}, but this torch is built for the CPU only. "
+            "Install a CUDA build of torch, or type backend=cpu.",
+        )
+    return None
+
+
+def needs_are_met(plan: Plan, machine: Machine) -> Refusal | None:
+    for technique in plan.techniques:
+        for need in technique.needs:
+            refusal = _need(need, technique, plan, machine)
+            if refusal is not None:
+                return refusal
+    return None
+
+
+def paths_are_there(plan: Plan, machine: Machine) -> Refusal | None:
+    data = plan.work.data
+    if data["kind"] == "jsonl" and "sha256" not in data:
+        kind = "is a folder" if Path(str(data["path"])).is_dir() else "is not there"
+        return Refusal("not_found", f"data.path={data['path']} {kind}. Type the path of a JSONL file.")
+    path = plan.work.model.path
+    # A hub name is org/name; anything else that does not exist is a mistyped path.
+    if path is not None and not Path(path).exists() and (path.startswith((".", "/", "~")) or path.count("/") != 1):
+        return Refusal(
+            "not_found", f"model.path={path} is not there. Type a folder with a model, or a name on the hub."
+        )
+    return None
+
+
+def _selective(plan: Plan) -> bool:
+    return bool((plan.work.trainer.args.get("activation_checkpointing_kwargs") or {}).get("selective"))
+
+
+def _need(need: str, technique: Technique, plan: Plan, machine: Machine) -> Refusal | None:
+    typed = f"{technique.group}={technique.option}"
+    if need == "accelerator":
+        if plan.work.backend != "cpu":
+            return None
+        return Refusal("needs_hardware", f"{typed} needs a GPU, and this cell runs on the CPU (backend=cpu).")
+    if machine.has(need):
+        return None
+    extra = {"bitsandbytes": "quantization", "flash_attn": "flash", "kernels": "flash"}.get(need, need)
+    return Refusal(
+        "needs_package",
+        f"{typed} needs the package {need}, which is not installed. Type pip install 'memexp[{extra}]'.",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    trainer_takes_it,
+    padding_free_cuts_nothing,
+    packing_needs_a_length,
+    selective_without_adapters,
+    selective_keeps_a_kernels_output,
+    backend_is_here,
+    needs_are_met,
+    paths_are_there,
+)

@@ -1,0 +1,101 @@
+"""The plain values of config.yaml: what each may be. A bad one stops everything before a cell is planned."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from memexp.plan.plan import PlanError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`minimum` is the smallest value that makes sense; `may_be_null` where null has a meaning of its own."""
+
+    kind: type
+    minimum: float | None = None
+    may_be_null: bool = False
+    example: str = ""
+
+
+RULES = {
+    "max_length": Rule(int, 1, True, "max_length=1024, or max_length=null to cut nothing"),
+    "pad_to_multiple_of": Rule(int, 1, True, "pad_to_multiple_of=64, or pad_to_multiple_of=null"),
+    "batch_size": Rule(int, 1, False, "batch_size=4"),
+    "gradient_accumulation": Rule(int, 1, False, "gradient_accumulation=1"),
+    "learning_rate": Rule(float, 0, True, "learning_rate=2e-5, or learning_rate=null for the trainer's own"),
+    "seed": Rule(int, 0, False, "seed=0"),
+    "steps": Rule(int, 1, False, "steps=5"),
+    "unmeasured_steps": Rule(int, 0, False, "unmeasured_steps=2"),
+    "budget.tokens": Rule(int, 1, True, "budget.tokens=100000"),
+    "budget.epochs": Rule(float, 1e-9, True, "budget.epochs=1"),
+    "budget.steps": Rule(int, 1, True, "budget.steps=100"),
+    "threads": Rule(int, 1, False, "threads=1"),
+    "timeout_seconds": Rule(float, 1e-9, True, "timeout_seconds=600"),
+    "launch.processes": Rule(int, 1, False, "launch.processes=1"),
+    "dry_run": Rule(bool, None, False, "dry_run=true"),
+    "results_dir": Rule(str, None, False, "results_dir=results"),
+    "sweep": Rule(str, None, True, "sweep=friday, or sweep=last"),
+    "baseline": Rule(str, None, True, "baseline='packing=none,offload=false'"),
+    "peft.r": Rule(int, 1, False, "peft.r=16"),
+    "peft.alpha": Rule(float, 1e-9, False, "peft.alpha=32"),
+    "peft.dropout": Rule(float, 0, False, "peft.dropout=0.05"),
+    "model.trust_remote_code": Rule(bool, None, False, "model.trust_remote_code=true"),
+}
+CHOICES = {"model.weights": ("random", "pretrained"), "isolation": ("auto", "fresh", "warm")}
+BUDGETS = ("budget.tokens", "budget.epochs", "budget.steps")
+
+
+def check_values(job: dict[str, Any]) -> None:
+    """Raise PlanError for the first value that is wrong by itself, whatever the other values are."""
+    for key, rule in RULES.items():
+        found, value = select(job, key)
+        if found:
+            _check(key, value, rule)
+    for key, allowed in CHOICES.items():
+        found, value = select(job, key)
+        if found and value not in allowed:
+            raise PlanError(f"{key}={show(value)}: choose one of {', '.join(allowed)}.")
+    given = [key for key in BUDGETS if select(job, key)[1] is not None]
+    if len(given) > 1:
+        raise PlanError(f"{' and '.join(given)} are both set: a budget is one of them. Leave the others null.")
+
+
+def select(job: dict[str, Any], key: str) -> tuple[bool, Any]:
+    """The value at a dotted key, and whether the key exists at all (null is a value)."""
+    value: Any = job
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False, None
+        value = value[part]
+    return True, value
+
+
+def show(value: Any) -> str:
+    """A value as a user types it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check(key: str, value: Any, rule: Rule) -> None:
+    if value is None:
+        if rule.may_be_null:
+            return
+        raise PlanError(f"{key}=null: {key} needs a value. Type for example {rule.example}.")
+    typed = f"{key}={show(value)}"
+    if not _is(value, rule.kind):
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        raise PlanError(f"{typed}: {key} is {names[rule.kind]}. Type for example {rule.example}.")
+    if rule.minimum is not None and value < rule.minimum:
+        least = "more than 0" if 0 < rule.minimum < 1 else f"at least {rule.minimum:g}"
+        raise PlanError(f"{typed}: {key} must be {least}. Type for example {rule.example}.")
+
+
+def _is(value: Any, kind: type) -> bool:
+    if kind is str:
+        return isinstance(value, str | int | float) and not isinstance(value, bool)
+    if kind is bool or isinstance(value, bool):
+        return isinstance(value, bool) and kind is bool
+    if kind is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, kind)

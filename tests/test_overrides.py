@@ -1,0 +1,60 @@
+"""The door of overrides: booleans for groups, and typos in the user's words."""
+
+import pytest
+
+from memexp.plan.conf import groups
+from memexp.plan.overrides import normalise, require_single
+from memexp.plan.plan import PlanError
+
+GROUPS = groups()
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("offload=true", "offload='true'"),
+        ("offload=True", "offload='true'"),
+        ("offload=true,false", "offload='true','false'"),
+        ("offload=choice(true,false)", "offload=choice('true','false')"),
+        ("offload='true'", "offload='true'"),
+        ("packing=bfd,wrapped", "packing=bfd,wrapped"),
+        ("packing=glob(*)", "packing=glob(*)"),
+        ("dry_run=true", "dry_run=true"),
+        ("trainer.args.weight_decay=0.1", "++trainer.args.weight_decay=0.1"),
+        ("hydra/launcher=joblib", "hydra/launcher=joblib"),
+        ("baseline=packing=none,offload=false", "baseline='packing=none,offload=false'"),
+    ],
+)
+def test_a_boolean_of_a_group_becomes_the_name_of_its_option(typed: str, meant: str) -> None:
+    assert normalise([typed], GROUPS) == [meant]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("packin=bfd", "Did you mean packing?"),
+        ("packing=ffd", "Its options: bfd, bfd_split, none, wrapped."),
+        ("packing=false", "Its options: bfd, bfd_split, none, wrapped."),
+        ("offload=maybe", "Its options: false, true."),
+        ("packing=bfd,ffd", "packing=ffd"),
+        ("max_lenght=3", "Did you mean max_length?"),
+        ("budget=1", "budget.tokens="),
+        ("budget.step=3", "Did you mean budget.steps?"),
+        ("packing", "is no KEY=VALUE"),
+        ("a=b=c[", "cannot be read"),
+    ],
+)
+def test_a_typo_is_named_with_what_to_type(typed: str, said: str) -> None:
+    with pytest.raises(PlanError) as error:
+        normalise([typed], GROUPS)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_single_run_refuses_several_values_and_says_how_to_sweep() -> None:
+    with pytest.raises(PlanError, match=r"packing=bfd,wrapped lists several values.*add -m"):
+        require_single(["packing=bfd,wrapped"], "To run all of them, add -m.")
+
+
+def test_a_quoted_comma_is_one_value() -> None:
+    require_single(["allocator.conf='expandable_segments:True,max_split_size_mb:64'"], "")

@@ -1,0 +1,85 @@
+"""What cannot run is refused with its reason, and what can run is not."""
+
+from pathlib import Path
+
+import pytest
+
+from memexp.plan import load
+from memexp.plan.compose import compose_cells
+from memexp.plan.machine import Machine
+from memexp.plan.make import make_plan
+from memexp.plan.plan import Plan
+from memexp.plan.preflight import preflight
+
+LAPTOP = Machine()
+GPU = Machine(gpus=("NVIDIA H100",), torch_cuda="13.0")
+GPU_WITH_CPU_TORCH = Machine(gpus=("NVIDIA H100",), torch_cuda=None)
+
+
+def planned(machine: Machine, *overrides: str) -> Plan:
+    (cfg,) = compose_cells([list(overrides)])
+    return preflight(make_plan(cfg, machine), machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "overrides", "kind", "said"),
+    [
+        (LAPTOP, ["offload='true'"], "needs_hardware", "offload=true needs a GPU, and this cell runs on the CPU"),
+        (LAPTOP, ["backend=cuda"], "needs_hardware", "backend=cuda"),
+        (GPU_WITH_CPU_TORCH, [], "needs_package", "NVIDIA H100"),
+        (LAPTOP, ["optimizer=adamw_8bit"], "needs_package", "memexp[quantization]"),
+        (LAPTOP, ["attention=flash_attention_2"], "needs_hardware", "attention=flash_attention_2"),
+        (GPU, ["attention=flash_attention_2"], "needs_package", "memexp[flash]"),
+        (LAPTOP, ["padding_free='true'"], "conflict", "max_length=null"),
+        (LAPTOP, ["packing=bfd", "max_length=null"], "conflict", "max_length=1024"),
+        (LAPTOP, ["checkpointing=selective", "peft=lora"], "conflict", "checkpointing=full or peft=none"),
+        (LAPTOP, ["checkpointing=selective", "attention=eager"], "unsupported", "attention=sdpa"),
+        (LAPTOP, ["data=jsonl", "data.path=/nowhere.jsonl"], "not_found", "data.path=/nowhere.jsonl"),
+        (LAPTOP, ["model.weights=pretrained", "model.path=./nowhere"], "not_found", "model.path=./nowhere"),
+    ],
+)
+def test_what_cannot_run_is_refused(machine: Machine, overrides: list[str], kind: str, said: str) -> None:
+    refusal = planned(machine, *overrides).refusal
+    assert refusal is not None
+    assert refusal.kind == kind
+    assert said in refusal.reason
+    assert "\n" not in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("machine", "overrides"),
+    [
+        (LAPTOP, []),
+        (GPU, ["offload='true'"]),
+        (LAPTOP, ["padding_free='true'", "max_length=null"]),
+        (LAPTOP, ["padding_free='true'", "packing=bfd"]),
+        (LAPTOP, ["checkpointing=selective"]),
+        (LAPTOP, ["checkpointing=full", "peft=lora"]),
+        (LAPTOP, ["model.weights=pretrained", "model.path=Qwen/Qwen2.5-0.5B"]),
+    ],
+)
+def test_what_can_run_is_not_refused(machine: Machine, overrides: list[str]) -> None:
+    assert planned(machine, *overrides).refusal is None
+
+
+def test_a_gpu_that_torch_cannot_use_is_never_a_silent_cpu_run() -> None:
+    plan = planned(GPU_WITH_CPU_TORCH)
+    assert plan.work.backend == "cuda"
+    assert plan.refusal is not None
+
+
+def test_a_technique_that_the_trainer_lacks_is_unsupported() -> None:
+    from dataclasses import replace
+
+    plan = load("backend=cpu", "packing=bfd")
+    other = replace(plan, work=replace(plan.work, trainer=replace(plan.work.trainer, name="grpo")), refusal=None)
+    refusal = preflight(other, LAPTOP).refusal
+    assert refusal is not None
+    assert refusal.kind == "unsupported"
+    assert "packing=bfd is for trainer=sft, not for trainer=grpo" in refusal.reason
+
+
+def test_a_relative_path_is_resolved_where_it_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    monkeypatch.chdir(tmp_path)
+    assert planned(LAPTOP, "data=jsonl", "data.path=rows.jsonl").work.data["path"] == str(tmp_path / "rows.jsonl")
