@@ -1,0 +1,71 @@
+"""What a W&B run holds, as plain values made from a Record. Pure functions; W&B itself is in `export`."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from memexp.results.record import Record
+
+_WHAT_IS_RUN = {"trainer", "model", "data", "backend", "gpu", "launch", "logger", "experiment"}
+_OFF = {"none", "false", "default"}
+_LONGEST_TAG = 64
+_NAME_OF_A_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)$")
+_SHORTEST_SECRET = 8
+
+
+def run_name(record: Record) -> str:
+    """The cell's choices, or the plan's id where nothing was chosen."""
+    return record.cell or record.id
+
+
+def run_tags(record: Record, more: Iterable[str] = ()) -> tuple[str, ...]:
+    """The techniques that are on, as "packing=bfd", then the user's own. W&B refuses a run for one tag over 64 letters,
+    so a tag is cut there.
+    """
+    techniques = (
+        f"{group}={option}"
+        for group, option in record.choices.items()
+        if isinstance(option, str) and group not in _WHAT_IS_RUN and option not in _OFF
+    )
+    return tuple(dict.fromkeys(tag[:_LONGEST_TAG] for tag in (*techniques, *more) if tag))
+
+
+def history(record: Record) -> list[dict[str, Any]]:
+    """One row a step, names under "train/": what memory.per_step holds for it, and that step's loss and seconds.
+
+    Seconds exist for measured steps only, which are the last ones trained. Unknown values are left out of their row.
+    """
+    trained = len(record.loss.per_step) or sum(row.get("phase") != "worst_case" for row in record.memory.per_step)
+    rows: list[dict[str, Any]] = [{"step": index} for index in range(max(trained, len(record.memory.per_step)))]
+    for row, memory in zip(rows, record.memory.per_step, strict=False):
+        row.update(memory)
+    for row, loss in zip(rows, record.loss.per_step, strict=False):
+        row["loss"] = loss
+    seconds = record.speed.step_seconds
+    for row, step_seconds in zip(rows[max(trained - len(seconds), 0) :], seconds, strict=False):
+        row["step_seconds"] = step_seconds
+    return [{f"train/{name}": value for name, value in row.items() if value is not None} for row in rows]
+
+
+def exit_code(record: Record) -> int:
+    """1 for a cell that broke. Out of memory and refused are answers, and W&B shows them as finished."""
+    return int(record.status in ("failed", "timeout", "killed"))
+
+
+def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Values of variables that are named like a key or password. Short values are left out: they occur by chance."""
+    values = {value for name, value in environment.items() if _NAME_OF_A_SECRET.search(name.upper())}
+    return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
+
+
+def without_secrets(value: Any, secrets: tuple[str, ...]) -> Any:
+    """The same JSON value with each secret inside a text or a key replaced by "***"."""
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, "***")
+        return value
+    if isinstance(value, dict):
+        return {without_secrets(key, secrets): without_secrets(item, secrets) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item, secrets) for item in value]
+    return value

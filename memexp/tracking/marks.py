@@ -1,0 +1,70 @@
+"""What has been exported already: `wandb.json` beside each record. No W&B in here, so that the parent can ask too.
+
+A mark names the bytes of record.json that a run was made from. A changed project, group or config does not make a run
+stale; to write a cell's run again, delete its `wandb.json`.
+"""
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from memexp.frozen import Frozen
+
+
+@dataclass(frozen=True)
+class Mark(Frozen):
+    """The W&B run of one cell. `exported_from` is the SHA-256 of record.json, `url` is None for an offline run."""
+
+    id: str
+    mode: str
+    exported_from: str
+    url: str | None = None
+
+
+def read_mark(record_path: Path) -> Mark | None:
+    """The mark beside this record, or None when there is none or it cannot be read."""
+    try:
+        return Mark.read(_mark_path(record_path))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_mark(record_path: Path, mark: Mark) -> None:
+    """Replaces an older mark in one step. Raises OSError."""
+    write_whole(_mark_path(record_path), mark.to_json())
+
+
+def is_exported(record_path: Path, mode: str) -> bool:
+    """True when a run was written in this mode from exactly the record that lies there now."""
+    mark = read_mark(record_path)
+    try:
+        return mark is not None and (mark.mode, mark.exported_from) == (mode, fingerprint(record_path.read_bytes()))
+    except OSError:
+        return False
+
+
+def fingerprint(record_json: bytes) -> str:
+    return hashlib.sha256(record_json).hexdigest()
+
+
+def run_id(wandb_folder: Path, plan_id: str) -> str:
+    """The same id for the same cell of the same sweep, and another one for the same plan in another sweep.
+
+    The sweep is told by a random word in its folder and not by its path: two machines may use one path and one project.
+    """
+    identity = wandb_folder / "identity"
+    if not identity.exists():
+        write_whole(identity, uuid.uuid4().hex)
+    return hashlib.sha256(f"{identity.read_text()}/{plan_id}".encode()).hexdigest()[:16]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """No reader sees half of it: the processes of a cluster's jobs share a sweep's folder. Raises OSError."""
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _mark_path(record_path: Path) -> Path:
+    return record_path.with_name("wandb.json")
