@@ -1,0 +1,87 @@
+"""Build what a plan asks for: tokenizer, model, TRL config and trainer. Random weights need no network and no file."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+import transformers
+
+from memexp.plan.plan import Model, Plan
+from memexp.run.data import ASSETS
+from memexp.run.refusal import Refused
+
+
+def build_tokenizer(plan: Plan) -> transformers.PreTrainedTokenizerBase:
+    """The model's own where it is pretrained, else the one that ships with memexp. Raises Refused (not_found)."""
+    model = plan.work.model
+    if model.weights == "random":
+        return transformers.AutoTokenizer.from_pretrained(ASSETS / "tokenizer")
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            model.path, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise _cannot_load(model, error) from error
+
+
+def build_config(model: Model) -> Any:
+    """The transformers config: from the plan's own figures, or from the pretrained model's. Raises Refused."""
+    if model.weights == "random":
+        return transformers.AutoConfig.for_model(model.model_type, **model.config)
+    try:
+        return transformers.AutoConfig.from_pretrained(
+            model.path, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise _cannot_load(model, error) from error
+
+
+def build_model(plan: Plan, config: Any) -> Any:
+    """The model in the plan's dtype. Random weights are drawn from the plan's seed."""
+    model = plan.work.model
+    kwargs = dict(model.kwargs)
+    dtype = getattr(torch, kwargs.pop("dtype"))
+    transformers.set_seed(plan.work.seed)
+    if model.weights == "random":
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, **kwargs)
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        model.path, revision=model.revision, trust_remote_code=model.trust_remote_code, dtype=dtype, **kwargs
+    )
+
+
+def build_args(plan: Plan, output_dir: Path) -> Any:
+    """The TRL config. Raises what TRL raises for an argument it does not accept."""
+    return _import(plan.work.trainer.config_class)(output_dir=str(output_dir), **plan.work.trainer.args)
+
+
+def trainer_class(plan: Plan) -> Any:
+    return _import(plan.work.trainer.trainer_class)
+
+
+def build_trainer(
+    plan: Plan, cls: Any, model: Any, args: Any, rows: datasets.Dataset, tokenizer: transformers.PreTrainedTokenizerBase
+) -> Any:
+    """The trainer, its dataset prepared. `cls` is TRL's class or a subclass that measures."""
+    peft_config = None
+    if plan.work.peft is not None:
+        import peft
+
+        peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **plan.work.peft)
+    return cls(model=model, args=args, train_dataset=rows, processing_class=tokenizer, peft_config=peft_config)
+
+
+def _import(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _cannot_load(model: Model, error: Exception) -> Refused:
+    if "trust_remote_code" in str(error):
+        return Refused(
+            "unsupported",
+            f"model.path={model.path} has code of its own. Read it, then type model.trust_remote_code=true to let it run.",
+        )
+    said = str(error).splitlines()[0]
+    return Refused("not_found", f"model.path={model.path} cannot be loaded: {said}")

@@ -1,0 +1,82 @@
+"""The environment of a worker: what is set before its Python starts, and what is recorded about where it ran."""
+
+import functools
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import memexp
+from memexp.plan.machine import version_of
+from memexp.plan.plan import Plan
+
+QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "hydra-core")
+
+
+def worker_changes(plan: Plan) -> dict[str, str | None]:
+    """Variables to set, and to unset where None, over whatever the parent has."""
+    # Without this every cell asks the hub for names that random weights do not need, and waits for the network.
+    offline = {"HF_HUB_OFFLINE": "1"} if not plan.work.needs_hub else {}
+    threads = {"OMP_NUM_THREADS": str(plan.work.threads)} if plan.work.backend == "cpu" else {}
+    return {**QUIET, **offline, **threads, **_one_gpu(plan), **plan.work.env}
+
+
+def worker_environment(plan: Plan, parent: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a fresh worker."""
+    environment = dict(parent)
+    for name, value in worker_changes(plan).items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
+    return environment
+
+
+def allocator_note(parent: Mapping[str, str]) -> str | None:
+    """A line where the shell's two names for the allocator's settings disagree, saying which one torch would take."""
+    values = {name: parent[name] for name in ALLOCATOR_VARIABLES if name in parent}
+    if len(set(values.values())) < 2:
+        return None
+    said = " and ".join(f"{name}={value}" for name, value in values.items())
+    # torch 2.13, c10/core/AllocatorConfig: the CUDA-named variable is read first.
+    return f"Your shell has {said}; torch takes {ALLOCATOR_VARIABLES[0]}. Each cell sets both from its own option."
+
+
+def describe_worker(process: str) -> dict[str, Any]:
+    """What this process is, for the record. `process` is warm or fresh."""
+    return {"python": platform.python_version(), "platform": platform.platform(), "process": process}
+
+
+@functools.cache
+def describe_code() -> dict[str, Any]:
+    """Versions and commit of the code, read once a process and by the parent: they are the same for every cell."""
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "memexp": memexp.__version__,
+        "versions": {name: version_of(name) for name in _PACKAGES},
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": None if status is None else bool(status),
+        "cpu_count": os.cpu_count(),
+    }
+
+
+def _one_gpu(plan: Plan) -> dict[str, str]:
+    # With several in sight and no launcher, transformers wraps the model in DataParallel, which TRL refuses.
+    if plan.work.backend != "cuda" or plan.work.processes > 1:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]}
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of memexp's own checkout, None for an installed wheel (or where git is not there)."""
+    root = Path(memexp.__file__).parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,67 @@
+"""Tokenised rows, kept beside the sweep's cells so that a sweep tokenises its data once.
+
+The rows are TRL's own, before anything is cut or packed. The key covers everything that could change them: the data,
+the tokenizer, the trainer and every argument but those that are known to matter only later.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import datasets
+
+from memexp.plan.plan import Plan
+
+# Arguments that TRL 1.16 reads only after tokenising. Whatever is not named here is part of the key.
+_LATER = frozenset(
+    {
+        "activation_checkpointing",
+        "activation_checkpointing_kwargs",
+        "activation_offloading",
+        "bf16",
+        "dataloader_pin_memory",
+        "gradient_accumulation_steps",
+        "learning_rate",
+        "max_length",
+        "optim",
+        "packing",
+        "packing_strategy",
+        "pad_to_multiple_of",
+        "padding_free",
+        "per_device_train_batch_size",
+        "seed",
+        "use_cpu",
+    }
+)
+
+
+class TokensCache:
+    """One file for one way of tokenising. Two cells that write it at once write the same."""
+
+    def __init__(self, folder: Path, plan: Plan, vocab_size: int) -> None:
+        work = plan.work
+        model = work.model
+        tokenizer = "shipped" if model.weights == "random" else [model.path, model.revision]
+        args = {name: value for name, value in work.trainer.args.items() if name not in _LATER}
+        key = json.dumps([work.trainer.name, args, work.data, tokenizer, vocab_size], sort_keys=True)
+        # What the hub or a folder holds may change under its name; a shipped file or a hashed one cannot.
+        self.usable = model.weights == "random" and work.data["kind"] != "hub"
+        self._path = folder / f"tokens-{hashlib.sha256(key.encode()).hexdigest()[:16]}.parquet"
+
+    def read(self) -> datasets.Dataset | None:
+        """The rows as TRL tokenised them, or None where no cell has done so yet."""
+        if not self.usable or not self._path.exists():
+            return None
+        import pyarrow.parquet
+
+        return datasets.Dataset(pyarrow.parquet.read_table(self._path))
+
+    def write(self, rows: datasets.Dataset) -> None:
+        """Keep rows for the next cell. Costs nothing but the time where it is of no use."""
+        if not self.usable or self._path.exists():
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        rows.to_parquet(temporary)
+        os.replace(temporary, self._path)

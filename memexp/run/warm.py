@@ -1,0 +1,122 @@
+"""Warm cells: one server has the libraries imported and has run nothing; each cell is a fork of it.
+
+A fresh interpreter spends about ten seconds on imports before it trains; a fork spends none. The server is started by a
+sweep, listens on a Unix socket that any process of the sweep may use, and ends with the process that started it.
+
+Protocol, one connection a cell, JSON lines: the parent sends {"plan", "log", "environment"}; the server answers {"pid"}
+when it has forked and {"exit"} when the cell has ended. A parent that closes the connection ends the cell.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from memexp.plan.plan import Plan
+from memexp.run.environment import ALLOCATOR_VARIABLES, QUIET, worker_changes
+
+# In the environment, so that the processes of any Hydra launcher on this machine find it.
+ADDRESS_VARIABLE = "MEMEXP_WARM_SERVER"
+
+
+def server_address() -> str | None:
+    """The socket of the sweep's server, or None where there is none (or where its socket is on another machine)."""
+    address = os.environ.get(ADDRESS_VARIABLE)
+    return address if address and Path(address).exists() else None
+
+
+@contextmanager
+def warm_server(plans: Sequence[Plan]) -> Iterator[None]:
+    """A server for the warm cells among `plans`, from here to the end of the block. Starts nothing where there is none.
+
+    Does not wait for the imports: the first cell does. The cells still running when the block ends are ended.
+    """
+    warm = [plan for plan in plans if plan.isolation == "warm" and plan.refusal is None]
+    if not warm or server_address():
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="memexp-") as folder:
+        address = str(Path(folder) / "warm")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address)
+        listener.listen(64)
+        # The server reads this pipe's end: when we are gone, however we went, so is it.
+        ours, theirs = os.pipe()
+        server = _start_server(listener, ours, sorted({plan.work.model.model_type for plan in warm}))
+        listener.close()
+        os.close(ours)
+        os.environ[ADDRESS_VARIABLE] = address
+        try:
+            yield
+        finally:
+            del os.environ[ADDRESS_VARIABLE]
+            os.close(theirs)
+            try:
+                server.wait(10)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+class WarmProcess:
+    """A cell forked from the server. Raises OSError where the server does not answer."""
+
+    def __init__(self, address: str, plan: Plan, plan_path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(address)
+        self._lines = self._socket.makefile("r", encoding="utf-8")
+        log = plan_path.with_name("log.txt")
+        request = {"plan": str(plan_path), "log": str(log), "environment": worker_changes(plan)}
+        self._socket.sendall((json.dumps(request) + "\n").encode())
+        self._pid = self._answer()["pid"]
+
+    def wait(self, timeout_seconds: float | None) -> int | None:
+        """As FreshProcess.wait. A server that dies under the cell counts as a SIGKILL."""
+        self._socket.settimeout(timeout_seconds)
+        try:
+            code: int = self._answer()["exit"]
+        except TimeoutError:
+            self.kill()
+            return None
+        except OSError:
+            code = -signal.SIGKILL
+        self._socket.close()
+        return code
+
+    def kill(self) -> None:
+        """End the cell and whatever it started, and wait for the server to have seen it."""
+        try:
+            os.killpg(self._pid, signal.SIGKILL)
+            self._socket.settimeout(10)
+            self._answer()
+        except OSError:
+            pass
+        self._socket.close()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._lines.readline()
+        if not line:
+            raise ConnectionResetError("the warm server closed the connection")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _start_server(listener: socket.socket, alive: int, model_types: Sequence[str]) -> "subprocess.Popen[bytes]":
+    # A cell's allocator settings are its own; torch reads these once a process, so the server must not have them.
+    environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_VARIABLES}
+    environment |= QUIET | {"HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "memexp.run.warm_server", str(listener.fileno()), str(alive), *model_types]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        pass_fds=(listener.fileno(), alive),
+        env=environment,
+        start_new_session=True,  # Ctrl-C is for the parent, which then ends the cells in its own order
+    )

@@ -1,0 +1,147 @@
+"""The child's whole story: read the plan, build, train under the meters, confirm, and write the record.
+
+    python -m memexp.run.worker …/cells/<id>/plan.json
+
+Whatever goes wrong in here is a row: the record says what, the log has the traceback. Only what ends the process itself
+(an exit, a signal) leaves no record, and the parent writes one then.
+"""
+
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from memexp.measure.host import reset_host_peak
+from memexp.measure.memory import MemoryMeter
+from memexp.measure.tokens import CountingCollator
+from memexp.plan.plan import Plan
+from memexp.results.record import Record, Timing
+from memexp.results.store import write_record
+from memexp.run.budget import count_steps
+from memexp.run.build import build_args, build_config, build_model, build_tokenizer, build_trainer, trainer_class
+from memexp.run.confirm import effective_settings, fallen_back
+from memexp.run.data import load_data
+from memexp.run.device import Device
+from memexp.run.environment import describe_worker
+from memexp.run.launch import base_record
+from memexp.run.metered import Meters, StepEdges, metered
+from memexp.run.prepared import row_lengths
+from memexp.run.progress import Progress, write_progress
+from memexp.run.refusal import Refused
+from memexp.run.summary import data_fields, is_oom, loss_fields, memory_fields, oom_fields, speed_fields
+from memexp.run.tokens_cache import TokensCache
+from memexp.run.worst_case import worst_case_step
+
+
+def main(plan_path: str, process: str = "fresh") -> int:
+    """Run one plan and write record.json beside it. Returns the exit code: 0 whenever a record was written."""
+    path = Path(plan_path)
+    plan = Plan.read(path)
+    job = Job(plan, path.parent, process)
+    record = job.run()
+    write_record(path.with_name("record.json"), record)
+    return 0
+
+
+class Job:
+    """One cell on its way from plan to record. However it stops, what was measured by then is in the record."""
+
+    def __init__(self, plan: Plan, folder: Path, process: str) -> None:
+        self.plan, self.folder, self.process = plan, folder, process
+        self.started = time.perf_counter()
+        self.setup_seconds: float | None = None
+        self.train_seconds: float | None = None
+        self.device = Device.of(plan)
+        self.meters = Meters(MemoryMeter(self.device.counter), self.device.clock, self._on_step)
+        self.trainer: Any = None
+        self.rows_in: int | None = None
+        self.effective: dict[str, Any] = {}
+
+    def run(self) -> Record:
+        """Never raises an Exception: the record's status says what happened, and the log has the traceback."""
+        try:
+            self._run()
+        except Refused as refusal:
+            return replace(self._record("refused"), reason_kind=refusal.kind, reason=str(refusal))
+        except Exception as error:
+            traceback.print_exc()
+            if not is_oom(error):
+                return replace(self._record("failed"), reason=_reason(error))
+            record = self._record("oom")
+            oom = oom_fields(error, self.meters.memory)
+            return replace(record, memory=replace(record.memory, oom=oom), reason=_reason(error))
+        return self._record("ok")
+
+    def _run(self) -> None:
+        reset_host_peak()
+        with tempfile.TemporaryDirectory(prefix="memexp-") as scratch, self.device:
+            with self.meters.memory.phase("load"):
+                self._build(Path(scratch))
+            self.setup_seconds = time.perf_counter() - self.started
+            began = time.perf_counter()
+            self._train()
+            worst_case_step(self.trainer, self.meters, lambda: self._on_step("worst_case", 0))
+            self.train_seconds = time.perf_counter() - began
+
+    def _build(self, scratch: Path) -> None:
+        self._on_step("load", 0)
+        plan = self.plan
+        config = build_config(plan.work.model)
+        vocab_size = config.get_text_config().vocab_size
+        cache = TokensCache(self.folder.parents[1] / "tokens", plan, vocab_size)
+        self.meters.on_tokenised = cache.write
+        rows = cache.read() or load_data(plan, vocab_size)
+        self.rows_in = len(rows)
+        tokenizer = build_tokenizer(plan)
+        model = build_model(plan, config)
+        args = build_args(plan, scratch)
+        self.trainer = build_trainer(plan, metered(trainer_class(plan), self.meters), model, args, rows, tokenizer)
+
+    def _train(self) -> None:
+        trainer, args = self.trainer, self.trainer.args
+        lengths = row_lengths(trainer.train_dataset)
+        try:
+            steps = count_steps(
+                self.plan.work.budget, lengths, args.per_device_train_batch_size, args.gradient_accumulation_steps
+            )
+        except ValueError as error:
+            raise Refused("invalid_data", f"data={self.plan.work.data['kind']}: {error}.") from error
+        args.max_steps = steps.total
+        collator = trainer.data_collator
+        trainer.data_collator = self.meters.collator = CountingCollator(collator, packed=args.packing)
+        trainer.add_callback(StepEdges(self.meters))
+        self.meters.begin(steps)
+        trainer.train()
+        self.effective = effective_settings(trainer, self.meters.batch_keys)
+
+    def _on_step(self, phase: str, step: int) -> None:
+        steps = self.meters.steps.total or None
+        write_progress(self.folder / "progress.json", Progress(phase, step, steps))
+
+    def _record(self, status: str) -> Record:
+        plan, meters = self.plan, self.meters
+        speed = speed_fields(meters)
+        effective = {**self.effective, "fell_back": fallen_back(plan, self.effective)} if self.effective else {}
+        return replace(
+            base_record(plan, sweep=self.folder.parents[1].name),
+            status=status,
+            effective=effective,
+            memory=memory_fields(meters.memory, self.device.sampler),
+            speed=speed,
+            data=data_fields(meters, self.trainer, self.rows_in, plan.choices["packing"], speed.real_tokens_per_second),
+            loss=loss_fields(meters.losses),
+            environment={**describe_worker(self.process), **self.device.facts},
+            timing=Timing(setup_seconds=self.setup_seconds, train_seconds=self.train_seconds),
+        )
+
+
+def _reason(error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
