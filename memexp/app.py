@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from memexp.invocation import resume_command
+from memexp.invocation import as_typed, fail, resume_command
 from memexp.plan.machine import this_machine
 from memexp.plan.make import make_plan
 from memexp.plan.plan import Plan, PlanError
@@ -40,7 +40,10 @@ def job(cfg: DictConfig) -> None:
         return
     whole = OmegaConf.merge({"hydra": HydraConfig.get()}, cfg)
     assert isinstance(whole, DictConfig)
-    code = run_sweep([whole], _run_here, single=True)
+    try:
+        code = run_sweep([whole], _run_here, single=True)
+    except PlanError as error:
+        code = fail(error)  # Hydra would put a line of its own before it
     if code:
         raise SystemExit(code)
 
@@ -124,13 +127,13 @@ def _announce(
     for plan in unique:
         twins = [other for other in plans if other.id == plan.id]
         if len(twins) > 1:
-            names = " and ".join(" ".join(twin.overrides) for twin in twins)
+            names = " and ".join(" ".join(as_typed(twin.overrides)) for twin in twins)
             console.print(f"One cell, since they run the same: {names}", markup=False)
 
 
 def _print_plans(plans: Sequence[Plan], console: Console, composing_seconds: float, planning_seconds: float) -> None:
     for plan in plans:
-        console.print(f"{plan.id}  {' '.join(plan.overrides) or '(defaults)'}", markup=False)
+        console.print(f"{plan.id}  {' '.join(as_typed(plan.overrides)) or '(defaults)'}", markup=False)
         if plan.refusal is not None:
             console.print(f"    refused ({plan.refusal.kind}): {plan.refusal.reason}", markup=False)
     refused = sum(plan.refusal is not None for plan in plans)

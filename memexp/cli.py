@@ -4,10 +4,14 @@ Every mistake of the user's is one line on stderr and exit code 2. A traceback i
 with HYDRA_FULL_ERROR=1 for everything.
 """
 
+import difflib
 import itertools
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
@@ -20,6 +24,18 @@ from memexp.plan.overrides import normalise, require_single
 from memexp.plan.plan import PlanError
 
 MULTIRUN = ("-m", "--multirun")
+_PLAIN = (
+    *MULTIRUN,
+    "-h",
+    "--help",
+    "--hydra-help",
+    "--version",
+    "-r",
+    "--run",
+    "--resolve",
+    "-sc",
+    "--shell-completion",
+)
 # Hydra's own options that take a value.
 _VALUED = (
     "-cn",
@@ -42,13 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
-        command = SUBCOMMANDS.get(arguments[0]) if arguments else None
+        command = _subcommand(arguments[0]) if arguments else None
         return command(arguments[1:]) if command else _run(arguments)
     except PlanError as error:
         if wants_traceback:
             raise
-        print(f"memexp: {error}", file=sys.stderr)
-        return 2
+        return invocation.fail(error)
     except KeyboardInterrupt:
         return 130
     except SystemExit as error:
@@ -59,17 +74,35 @@ def _run(arguments: list[str]) -> int:
     invocation.remember(arguments)
     sys.argv = [sys.argv[0], *prepare(arguments)]
     run = hydra.main(config_path=str(conf.conf_dir()), config_name="config", version_base="1.3")(job)
+    with _hydra_raises(), _sigterm_interrupts(), user_errors():
+        run()
+    return 0
+
+
+@contextmanager
+def _hydra_raises() -> Iterator[None]:
     # Otherwise Hydra prints its own report of an error and exits with 1.
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        with user_errors():
-            run()
+        yield
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
         if before is not None:
             os.environ["HYDRA_FULL_ERROR"] = before
-    return 0
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """What ends a job on a cluster ends a sweep as Ctrl-C does: in order, and with the command to resume it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def prepare(arguments: Sequence[str]) -> list[str]:
@@ -86,7 +119,8 @@ def prepare(arguments: Sequence[str]) -> list[str]:
     typed = normalise(overrides, conf.groups(*folders))
     if not multirun and not _only_shows(options):
         require_single(typed, "To run all of them, add -m.")
-    return [*(option for option in options if option in MULTIRUN), *(o for o in options if o not in MULTIRUN), *typed]
+    rest = [option for option in options if option not in MULTIRUN]
+    return [*(["-m"] if multirun and not _only_shows(options) else []), *rest, *typed]
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -98,11 +132,31 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             overrides.append("dry_run=true")
         elif argument in _VALUED:
             options += _sweep_file(argument, next(rest, ""))
-        elif argument.startswith("-") and "=" not in argument.lstrip("-")[:1]:
-            options += _sweep_file(*argument.split("=", 1)) if "=" in argument else [argument]
+        elif argument.startswith("-"):
+            options += _option(argument)
         else:
             overrides.append(argument)
     return options, overrides
+
+
+def _option(argument: str) -> list[str]:
+    flag, equals, value = argument.partition("=")
+    if flag in _VALUED and equals:
+        return _sweep_file(flag, value)
+    if flag not in _PLAIN:
+        bare = flag.lstrip("-")
+        hint = f"Type {bare}=VALUE, without dashes." if bare in (*conf.groups(), *conf.primary()) else ""
+        raise PlanError(
+            f"{argument}: there is no such option. {hint or 'python -m memexp --help lists what there is.'}"
+        )
+    return [argument]
+
+
+def _subcommand(word: str) -> "Callable[[list[str]], int] | None":
+    near = difflib.get_close_matches(word, SUBCOMMANDS, n=1)
+    if near and word not in SUBCOMMANDS and word.isalpha():
+        raise PlanError(f"{word}: there is no such command. Did you mean {near[0]}?")
+    return SUBCOMMANDS.get(word)
 
 
 def _sweep_file(flag: str, value: str) -> list[str]:
@@ -127,9 +181,8 @@ def _report(arguments: list[str]) -> int:
     from memexp.results.report import report
 
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise PlanError(
-            f"report {' '.join(arguments)}: report takes the folder of a sweep. Type memexp report results/NAME."
-        )
+        typed = " ".join(["report", *arguments])
+        raise PlanError(f"{typed}: report takes the folder of one sweep. Type memexp report results/NAME.")
     return report(Path(arguments[0]), Console())
 
 

@@ -1,6 +1,7 @@
 """What the user typed, so that the commands memexp prints can be pasted back."""
 
 import shlex
+import sys
 from collections.abc import Sequence
 
 _typed: list[str] = []
@@ -17,10 +18,21 @@ def resume_command(sweep: str) -> str:
     return shlex.join(["python", "-m", "memexp", *kept, f"sweep={sweep}"])
 
 
+def fail(error: Exception) -> int:
+    """Say a user's mistake in one line on stderr, and give the exit code for it."""
+    print(f"memexp: {error}", file=sys.stderr)
+    return 2
+
+
+def as_typed(overrides: Sequence[str]) -> list[str]:
+    """Overrides as a user would type them: booleans bare, and nothing that memexp put there itself."""
+    return [_bare(override) for override in overrides if not override.startswith("dry_run=")]
+
+
 def replay_command(overrides: Sequence[str]) -> str:
     """The command that runs one cell again by itself. Keys of W&B and of the sweep are no part of it."""
     kept = [override for override in overrides if not override.startswith(("sweep=", "results_dir=", "logger"))]
-    return shlex.join(["python", "-m", "memexp", *map(_bare, kept)])
+    return shlex.join(["python", "-m", "memexp", *as_typed(kept)])
 
 
 def _bare(override: str) -> str:

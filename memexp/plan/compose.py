@@ -18,6 +18,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from memexp.plan.conf import conf_dir, groups, option
 from memexp.plan.plan import PlanError
 
+BARE_BOOLEAN = 'A defaults list names an option by a bare true or false. Quote it: - override offload: "true".'
+
 
 def compose_cells(grid: Sequence[Sequence[str]]) -> list[DictConfig]:
     """One config a list of overrides, the hydra node included. Raises PlanError."""
@@ -54,6 +56,11 @@ def user_errors() -> Iterator[None]:
         raise
     except (HydraException, OmegaConfBaseException) as error:
         raise PlanError(explain(error)) from error
+    except ValueError as error:
+        # hydra 1.3, config_repository: a plain ValueError for `- override offload: true`.
+        if "Unsupported item value in defaults" not in str(error):
+            raise
+        raise PlanError(BARE_BOOLEAN) from error
     except yaml.MarkedYAMLError as error:
         where = (
             f"{error.problem_mark.name}, line {error.problem_mark.line + 1}" if error.problem_mark else "A config file"
@@ -72,11 +79,10 @@ def explain(error: BaseException) -> str:
     if unknown:
         return _unknown_key(unknown[2], unknown[1], cause)
     if "Config group override must be a string or a list" in text:
-        return 'A defaults list names an option by a bare true or false. Quote it, as in - offload: "true".'
+        return BARE_BOOLEAN
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    kept = [
-        line for line in lines if not re.match(r"(Search path|provider=|full_key|object_type|reference_type)", line)
-    ]
+    noise = r"(Config search path|Search path|provider=|full_key|object_type)"
+    kept = [line for line in lines if not re.match(noise, line)]
     return " ".join(kept[:3]).removesuffix(".") + "."
 
 

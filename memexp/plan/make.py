@@ -15,6 +15,7 @@ from memexp.plan import conf
 from memexp.plan.allocator_keys import check_allocator_conf
 from memexp.plan.compose import user_errors
 from memexp.plan.fields import ALWAYS, check_trainer_args
+from memexp.plan.lengths import length_distribution
 from memexp.plan.machine import Machine
 from memexp.plan.plan import Budget, Model, Plan, PlanError, Technique, Trainer, Work
 from memexp.plan.values import check_values, select, show
@@ -133,6 +134,11 @@ def _local(path: str) -> str:
 
 def _data(data: dict[str, Any]) -> dict[str, Any]:
     fields = dict(data)
+    if fields["kind"] == "lengths":
+        try:
+            length_distribution(fields["distribution"], fields)
+        except ValueError as error:
+            raise PlanError(f"data.{error}") from error
     if fields.get("path") and Path(str(fields["path"])).is_file():
         fields["path"] = _local(fields["path"])
         # A file that changed is other data, under whatever name.

@@ -91,12 +91,12 @@ def _choose(results: Path, name: Any) -> Path:
             f"sweep={name}: a name has letters, digits, dots, dashes and underscores. Type for example sweep=friday."
         )
     folder = results / str(name)
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     return folder
 
 
 def _new_folder(results: Path) -> Path:
-    results.mkdir(parents=True, exist_ok=True)
+    _make(results)
     while True:
         folder = results / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
         try:
@@ -104,6 +104,13 @@ def _new_folder(results: Path) -> Path:
         except FileExistsError:
             continue
         return folder
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"results_dir: {folder} cannot be made ({error.strerror}). Type results_dir=FOLDER.") from error
 
 
 def _continued(sweep: Sweep, before: Sweep, folder: SweepFolder) -> Sweep:

@@ -21,6 +21,9 @@ from memexp.results.store import write_record
 from memexp.run.environment import describe_code, worker_environment
 from memexp.run.warm import WarmProcess, server_address
 
+# What a worker leaves for its parent, who adds what only a parent knows and makes it the cell's record.json.
+MEASURED = "measured.json"
+
 
 def run_cell(plan_path: Path) -> Record:
     """Train one planned cell in its own process, write its record.json, and return it. Raises KeyboardInterrupt only.
@@ -28,6 +31,7 @@ def run_cell(plan_path: Path) -> Record:
     `plan_path` is `…/<sweep>/cells/<id>/plan.json`; the record and the log land beside it.
     """
     plan = Plan.read(plan_path)
+    plan_path.with_name(MEASURED).unlink(missing_ok=True)
     started, started_at = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
     process = _start(plan, plan_path)
     try:
@@ -35,9 +39,9 @@ def run_cell(plan_path: Path) -> Record:
     except BaseException:
         process.kill()  # an interrupted cell leaves no record, so that resuming runs it
         raise
-    record_path = plan_path.with_name("record.json")
-    if outcome == 0 and record_path.exists():
-        record = Record.read(record_path)
+    measured = plan_path.with_name(MEASURED)
+    if outcome == 0 and measured.exists():
+        record = Record.read(measured)
     else:
         record = _record_of_a_death(plan, plan_path, outcome)
     wall = round(time.perf_counter() - started, 6)
@@ -46,7 +50,8 @@ def run_cell(plan_path: Path) -> Record:
         environment={**base_record(plan, record.sweep).environment, **record.environment},
         timing=replace(record.timing, wall_seconds=wall, started_at=started_at),
     )
-    write_record(record_path, record)
+    write_record(plan_path.with_name("record.json"), record)
+    measured.unlink(missing_ok=True)
     return record
 
 

@@ -26,7 +26,7 @@ from memexp.run.confirm import effective_settings, fallen_back
 from memexp.run.data import load_data
 from memexp.run.device import Device
 from memexp.run.environment import describe_worker
-from memexp.run.launch import base_record
+from memexp.run.launch import MEASURED, base_record
 from memexp.run.metered import Meters, StepEdges, metered
 from memexp.run.prepared import row_lengths
 from memexp.run.progress import Progress, write_progress
@@ -37,12 +37,12 @@ from memexp.run.worst_case import worst_case_step
 
 
 def main(plan_path: str, process: str = "fresh") -> int:
-    """Run one plan and write record.json beside it. Returns the exit code: 0 whenever a record was written."""
+    """Run one plan and leave its record beside it for the parent. Returns 0, the exit code of a record written."""
     path = Path(plan_path)
     plan = Plan.read(path)
     job = Job(plan, path.parent, process)
     record = job.run()
-    write_record(path.with_name("record.json"), record)
+    write_record(path.with_name(MEASURED), record)
     return 0
 
 

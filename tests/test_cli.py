@@ -1,0 +1,149 @@
+"""The command line as a tired user types it: one clear line, the right exit code, and nothing started."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sweeping import sweep
+
+from memexp.cli import main, prepare
+from memexp.plan.plan import PlanError
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["-m", "packing=bfd,wrapped"],
+        ["packing=bfd,wrapped", "-m"],
+        ["offload=true", "--multirun", "packing=bfd,wrapped"],
+    ],
+)
+def test_multirun_may_stand_anywhere(typed: list[str]) -> None:
+    assert prepare(typed)[0] == "-m"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["packing=bfd,wrapped"], "add -m"),
+        (["--packing", "bfd"], "Type packing=VALUE"),
+        (["-x"], "--help"),
+        (["packing"], "is no KEY=VALUE"),
+        (["packin=bfd"], "Did you mean packing?"),
+        (["reprot", "results"], "Did you mean report?"),
+        (["report"], "report results/NAME"),
+        (["report", "nowhere"], "report results/NAME"),
+        (["-cd", "nowhere", "-m"], "no such folder"),
+        (["-cn", "sweeps/nowhere", "-m"], "packing"),
+        (["-cn", "nowhere"], "nowhere"),
+        (["max_length=0"], "at least 1"),
+        (["-m", "max_length=16,-5"], "at least 1"),
+        (["data=jsonl", "data.path=nowhere.jsonl"], "data.path=nowhere.jsonl is not there"),
+        (["model.weights=pretrained", "model.path=./nowhere"], "model.path=./nowhere is not there"),
+        (["results_dir=/proc/nowhere"], "results_dir"),
+        (["baseline=packing=none"], "baseline=packing=none"),
+        (["data=lengths", "data.distribution=foo"], "lognormal"),
+        (["hydra/launcher=nowhere"], "hydra/launcher"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    typed: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(typed) == 2
+    captured = capsys.readouterr()
+    lines = (captured.out + captured.err).strip().splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_there_is_a_row_inside_a_sweep(tmp_path: Path) -> None:
+    result = sweep(tmp_path, "-m", "data=jsonl", "data.path=/nowhere.jsonl,/elsewhere.jsonl", "logger=none")
+    assert result.code == 0
+    assert {record["reason_kind"] for record in result.records} == {"not_found"}
+
+
+SWEEP_FILE = """
+defaults: [config, _self_]
+hydra:
+  sweeper:
+    params:
+      packing: bfd,wrapped
+      offload: true,false
+      padding_free: [true, false]
+"""
+
+
+def test_a_sweep_file_takes_bare_booleans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text(SWEEP_FILE)
+    assert main(["-m", "-cd", str(tmp_path), "-cn", "mine", "--dry-run", "backend=cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "8 cells" in out
+    assert "packing=wrapped offload=false padding_free=true" in out
+
+
+def test_a_bare_boolean_in_a_defaults_list_says_to_quote_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [config, {override offload: true}, _self_]\n")
+    assert main(["-cd", str(tmp_path), "-cn", "mine", "--dry-run"]) == 2
+    assert 'offload: "true"' in capsys.readouterr().err
+
+
+def test_a_broken_sweep_file_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [config\n")
+    assert main(["-cd", str(tmp_path), "-cn", "mine"]) == 2
+    assert "mine.yaml, line 2" in capsys.readouterr().err
+
+
+def shipped_sweeps() -> list[str]:
+    from memexp.plan.conf import sweeps_dir
+
+    return sorted(path.stem for path in sweeps_dir().glob("*.yaml"))
+
+
+def test_sweeps_are_shipped() -> None:
+    assert "main" in shipped_sweeps()
+
+
+@pytest.mark.parametrize("name", shipped_sweeps())
+def test_every_shipped_sweep_plans_and_says_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from memexp.plan.conf import sweeps_dir
+
+    assert main(["-m", "-cn", f"sweeps/{name}", "--dry-run", "backend=cpu"]) == 0
+    assert "nothing started" in capsys.readouterr().out
+    header = (sweeps_dir() / f"{name}.yaml").read_text()
+    assert f"python -m memexp -m -cn sweeps/{name}" in header
+    assert "Shows: " in header
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_leaves_no_half_cell_and_says_how_to_resume(tmp_path: Path, sent: signal.Signals) -> None:
+    command = [sys.executable, "-m", "memexp", "-m", "seed=0,1", "backend=cpu", "logger=none", "isolation=fresh",
+               f"results_dir={tmp_path}", "sweep=mine"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    cells = tmp_path / "mine" / "cells"
+    while not list(cells.glob("*/log.txt")):
+        time.sleep(0.05)
+        assert process.poll() is None
+    process.send_signal(sent)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (
+        f"python -m memexp -m seed=0,1 backend=cpu logger=none isolation=fresh results_dir={tmp_path} sweep=mine" in out
+    )
+    assert not list(cells.glob("*/record.json"))
+    assert not any(str(tmp_path) in command for command in _command_lines())
+
+
+def _command_lines() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return [line for line in found if "memexp" in line]
