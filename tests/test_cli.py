@@ -11,7 +11,6 @@ import pytest
 from sweeping import sweep
 
 from memexp.cli import main, prepare
-from memexp.plan.plan import PlanError
 
 
 @pytest.mark.parametrize(

@@ -228,14 +228,22 @@ def a_tied_weight_meets_itself(mark: Mark) -> None:
 
 
 def a_gradient_meets_itself(mark: Mark) -> None:
-    y = weight().exp()
-    loss = (y + y).sum(0)
+    y = weight().view(512, 512)
+    loss = (y + y).neg().sum()
     with mark("backward"):
-        loss.backward(torch.ones(()))
+        loss.backward()
+
+
+def a_differentiable_backward_keeps_its_terms(mark: Mark) -> None:
+    x = weight()
+    y = x.view(512, 512)
+    loss = (y * 2 + y * 3 + y * 4).sum()
+    with mark("backward"):
+        torch.autograd.grad(loss, x, create_graph=True)
 
 
 def an_overwritten_index_takes_its_gradient_out(mark: Mark) -> None:
-    loss = (weight() * 1).index_put((torch.arange(64),), torch.zeros(64, requires_grad=True)).exp().sum()
+    loss = (weight().view(-1).index_put((torch.arange(64),), torch.zeros(64)) * 2).sum()
     with mark("backward"):
         loss.backward()
 
@@ -249,6 +257,7 @@ def an_overwritten_index_takes_its_gradient_out(mark: Mark) -> None:
         a_custom_backward_adds,
         a_tied_weight_meets_itself,
         a_gradient_meets_itself,
+        a_differentiable_backward_keeps_its_terms,
         an_overwritten_index_takes_its_gradient_out,
     ],
 )
@@ -293,13 +302,16 @@ def test_a_peak_starts_anew_at_what_is_alive() -> None:
 
 
 def test_what_was_there_before_counts_from_its_first_use() -> None:
-    model, array = torch.nn.Linear(10, 10, bias=False), torch.from_numpy(np.ones((1, 10), dtype=np.float32))
+    model, weights = torch.nn.Linear(10, 10, bias=False), torch.ones(1, 10)
+    array = torch.from_numpy(np.ones((1, 10), dtype=np.float32))
     with LiveBytes() as meter:
         assert meter.allocated_bytes() == 0
         model(array)
         assert meter.allocated_bytes() == 400 + 40
+        torch.histogram(array, 4, weight=weights)
+        assert meter.allocated_bytes() == 400 + 40 + 40
         _ = torch.tensor([1.0, 2.0])
-        assert meter.allocated_bytes() == 400 + 40 + 8
+        assert meter.allocated_bytes() == 400 + 40 + 40 + 8
 
 
 def test_what_dies_after_the_mode_is_taken_off() -> None:

@@ -13,7 +13,8 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Swept:
     rows = write_rows(folder / "rows.jsonl")
     return sweep(
         folder / "results", "-m", "packing=none,bfd", "offload=false,true", "data=jsonl", f"data.path={rows}",
-        "steps=2", "unmeasured_steps=1", "max_length=16", "batch_size=2", "logger.project=ours", "logger.tags=[tuesday]",
+        "steps=2", "unmeasured_steps=1", "max_length=16", "batch_size=2", "logger.project=ours",
+        "logger.tags=[tuesday]",
     )  # fmt: skip
 
 
