@@ -81,7 +81,7 @@ def _cannot_load(model: Model, error: Exception) -> Refused:
     if "trust_remote_code" in str(error):
         return Refused(
             "unsupported",
-            f"model.path={model.path} has code of its own. Read it, then type model.trust_remote_code=true to let it run.",
+            f"model.path={model.path} has code of its own. Read it; model.trust_remote_code=true then lets it run.",
         )
     said = str(error).splitlines()[0]
     return Refused("not_found", f"model.path={model.path} cannot be loaded: {said}")

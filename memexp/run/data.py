@@ -7,8 +7,8 @@ from typing import Any
 
 import datasets
 
-from memexp.plan.plan import Plan
 from memexp.plan.lengths import length_distribution, length_rows
+from memexp.plan.plan import Plan
 from memexp.run.refusal import Refused
 
 ASSETS = Path(__file__).parents[1] / "assets"

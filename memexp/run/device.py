@@ -14,6 +14,9 @@ from memexp.measure.speed import StepClock
 from memexp.plan.plan import Plan
 
 
+METERED_STEPS = "steps on the CPU take longer under the memory meter, the more ops the longer"
+
+
 @dataclass
 class Device:
     """A context manager around the whole job. Create it after the environment is set and before a model is built."""
@@ -22,6 +25,7 @@ class Device:
     clock: StepClock
     sampler: DeviceSampler | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @classmethod
@@ -33,7 +37,7 @@ class Device:
     def _cpu(cls, threads: int) -> Self:
         torch.set_num_threads(threads)
         live = LiveBytes()
-        return cls(live, StepClock(live.synchronize), facts={"gpu": None, "driver": None})
+        return cls(live, StepClock(live.synchronize), facts={"gpu": None, "driver": None}, notes=(METERED_STEPS,))
 
     @classmethod
     def _cuda(cls) -> Self:

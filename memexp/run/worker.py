@@ -129,6 +129,7 @@ class Job:
             base_record(plan, sweep=self.folder.parents[1].name),
             status=status,
             effective=effective,
+            notes=(*plan.notes, *self.device.notes) if meters.counts else plan.notes,
             memory=memory_fields(meters.memory, self.device.sampler),
             speed=speed,
             data=data_fields(meters, self.trainer, self.rows_in, plan.choices["packing"], speed.real_tokens_per_second),
