@@ -1,4 +1,4 @@
-"""Turn a composed config into a Plan: resolve `auto`, check the values, merge the techniques. No torch in here.
+"""Turn a composed config into a Plan: check the values, merge the techniques. No torch in here.
 
 What a technique sets is data in conf/; this module only merges it, in one order: the trainer's own, memexp's, the
 backend's, each technique's, and last the user's `trainer.args`.
@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from memexp.plan import conf
 from memexp.plan.allocator_keys import check_allocator_conf
-from memexp.plan.compose import user_errors
 from memexp.plan.fields import ALWAYS, check_trainer_args
 from memexp.plan.lengths import length_distribution
 from memexp.plan.machine import Machine
 from memexp.plan.plan import Budget, Model, Plan, PlanError, Technique, Trainer, Work
+from memexp.plan.resolve import resolve
 from memexp.plan.values import check_values, select, show
 
 # What decides how a cell is run and where it lands, but not what it does: no axis of the results.
@@ -27,7 +27,7 @@ _HOW = ("results_dir", "sweep", "baseline", "isolation", "timeout_seconds", "dry
 def make_plan(cfg: DictConfig, machine: Machine) -> Plan:
     """Plan one cell from a config composed with its hydra node. Raises PlanError for a value wrong by itself."""
     options = {str(group): name for group, name in cfg.hydra.runtime.choices.items() if "/" not in str(group)}
-    job = _resolve(cfg, options, machine)
+    job = resolve(cfg, options, machine)
     check_values(job)
     allocator_problem = check_allocator_conf(job["allocator"]["conf"] or "")
     if allocator_problem:
@@ -44,25 +44,6 @@ def make_plan(cfg: DictConfig, machine: Machine) -> Plan:
         isolation=_isolation(job["isolation"], work),
         timeout_seconds=job["timeout_seconds"],
     )
-
-
-def _resolve(cfg: DictConfig, options: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """The config as plain data with each `auto` replaced by the option it stands for; `options` is updated."""
-    with user_errors():
-        task = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
-        OmegaConf.set_struct(task, False)
-        if options["backend"] == "auto":
-            _stand_in(task, options, "backend", machine.backend)
-        for group in [group for group, name in options.items() if name == "auto"]:
-            _stand_in(task, options, group, task[group].auto[options["backend"]])
-        job: dict[str, Any] = OmegaConf.to_container(task, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    return job
-
-
-def _stand_in(task: DictConfig, options: dict[str, Any], group: str, name: str) -> None:
-    given = {key: value for key, value in task[group].items() if key != "auto" and value is not None}
-    task[group] = OmegaConf.merge(OmegaConf.create(conf.option(group, name)), given)
-    options[group] = name
 
 
 def _work(job: dict[str, Any], options: dict[str, Any], techniques: dict[str, str]) -> Work:
