@@ -442,6 +442,7 @@ def test_allocated_is_the_sum_of_the_storages_that_live_tensors_share(program: l
                     "detach": lambda x=x: x.detach(),
                 }[action]()
                 held.append(made)
+                del made
             del x
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
         assert meter.allocated_bytes() == sum(storages.values())

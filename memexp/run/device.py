@@ -13,7 +13,6 @@ from memexp.measure.live_bytes import LiveBytes
 from memexp.measure.speed import StepClock
 from memexp.plan.plan import Plan
 
-
 METERED_STEPS = "steps on the CPU take longer under the memory meter, the more ops the longer"
 
 

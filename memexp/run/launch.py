@@ -9,7 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +21,7 @@ from memexp.plan.plan import Plan
 from memexp.results.record import Record, Timing
 from memexp.results.store import write_record
 from memexp.run.environment import describe_code, worker_environment
-from memexp.run.warm import WarmProcess, server_address
+from memexp.run.warm import WarmProcess, WarmServerGone, server_address
 
 # What a worker leaves for its parent, who adds what only a parent knows and makes it the cell's record.json.
 MEASURED = "measured.json"
@@ -33,11 +35,19 @@ def run_cell(plan_path: Path) -> Record:
     plan = Plan.read(plan_path)
     plan_path.with_name(MEASURED).unlink(missing_ok=True)
     started, started_at = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-    process = _start(plan, plan_path)
+    process: FreshProcess | WarmProcess | None = None
     try:
-        outcome = process.wait(plan.timeout_seconds)
+        with _interrupts_wait():
+            process = _start(plan, plan_path)
+        try:
+            outcome = process.wait(plan.timeout_seconds)
+        except WarmServerGone:
+            with _interrupts_wait():
+                process = FreshProcess(plan, plan_path)
+            outcome = process.wait(plan.timeout_seconds)
     except BaseException:
-        process.kill()  # an interrupted cell leaves no record, so that resuming runs it
+        if process is not None:
+            process.kill()  # an interrupted cell leaves no record, so that resuming runs it
         raise
     measured = plan_path.with_name(MEASURED)
     if outcome == 0 and measured.exists():
@@ -113,13 +123,31 @@ class FreshProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C in the middle of starting a process would leave one that nobody knows of."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    before = {
+        sent: signal.signal(sent, lambda number, _: caught.append(number)) for sent in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for sent, handler in before.items():
+            signal.signal(sent, handler)
+        for number in caught[:1]:
+            signal.raise_signal(number)
+
+
 def _start(plan: Plan, plan_path: Path) -> "FreshProcess | WarmProcess":
     address = server_address()
     if plan.isolation == "warm" and address is not None:
-        try:
+        # Where the server is gone or on another machine, a fresh interpreter gives the same numbers, later.
+        with contextlib.suppress(OSError):
             return WarmProcess(address, plan, plan_path)
-        except OSError:
-            pass  # the server is gone or on another machine: a fresh interpreter gives the same numbers, later
     return FreshProcess(plan, plan_path)
 
 

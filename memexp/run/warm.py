@@ -7,6 +7,7 @@ Protocol, one connection a cell, JSON lines: the parent sends {"plan", "log", "e
 when it has forked and {"exit"} when the cell has ended. A parent that closes the connection ends the cell.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -59,26 +60,45 @@ def warm_server(plans: Sequence[Plan]) -> Iterator[None]:
             del os.environ[ADDRESS_VARIABLE]
             os.close(theirs)
             try:
-                server.wait(10)
+                server.wait(2)  # it may still be importing, and then has no cell to end
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
 
 
+class WarmServerGone(OSError):
+    """The server ended before it had forked the cell: nothing of the cell has run."""
+
+
 class WarmProcess:
-    """A cell forked from the server. Raises OSError where the server does not answer."""
+    """A cell forked from the server, asked for and not waited for: the server may still be importing.
+
+    Raises OSError where there is no server to ask.
+    """
 
     def __init__(self, address: str, plan: Plan, plan_path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(address)
-        self._lines = self._socket.makefile("r", encoding="utf-8")
         log = plan_path.with_name("log.txt")
         request = {"plan": str(plan_path), "log": str(log), "environment": worker_changes(plan)}
-        self._socket.sendall((json.dumps(request) + "\n").encode())
-        self._pid = self._answer()["pid"]
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._lines = self._socket.makefile("r", encoding="utf-8")
+        try:
+            self._socket.connect(address)
+            self._socket.sendall((json.dumps(request) + "\n").encode())
+        except OSError:
+            self._close()
+            raise
+        self._pid: int | None = None
 
     def wait(self, timeout_seconds: float | None) -> int | None:
-        """As FreshProcess.wait. A server that dies under the cell counts as a SIGKILL."""
+        """As FreshProcess.wait; the time begins when the cell does. A server that dies under it counts as a SIGKILL.
+
+        Raises WarmServerGone.
+        """
+        try:
+            self._pid = self._answer()["pid"]
+        except OSError as error:
+            self._close()
+            raise WarmServerGone from error
         self._socket.settimeout(timeout_seconds)
         try:
             code: int = self._answer()["exit"]
@@ -87,17 +107,23 @@ class WarmProcess:
             return None
         except OSError:
             code = -signal.SIGKILL
-        self._socket.close()
+        self._close()
         return code
 
     def kill(self) -> None:
-        """End the cell and whatever it started, and wait for the server to have seen it."""
-        try:
-            os.killpg(self._pid, signal.SIGKILL)
-            self._socket.settimeout(10)
-            self._answer()
-        except OSError:
-            pass
+        """End the cell and whatever it started, and wait for the server to have seen it.
+
+        One that has not begun is ended by the server, which finds that we hung up.
+        """
+        if self._pid is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+                self._socket.settimeout(10)
+                self._answer()
+        self._close()
+
+    def _close(self) -> None:
+        self._lines.close()
         self._socket.close()
 
     def _answer(self) -> dict[str, Any]:

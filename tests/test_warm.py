@@ -1,0 +1,79 @@
+"""The warm server: what it gives, what it survives, and that nothing of it is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sweeping import sweep, write_rows
+
+from memexp.plan import load
+from memexp.run import warm
+from memexp.run.warm import ADDRESS_VARIABLE, server_address, warm_server
+
+SHORT = ("steps=1", "unmeasured_steps=0", "max_length=16", "batch_size=2", "logger=none")
+
+
+def servers() -> set[int]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"memexp.run.warm_server" in path.read_bytes():
+                found.add(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_server_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    before = servers()
+    with warm_server([load("backend=cpu")]):
+        assert server_address() is not None
+        assert len(servers() - before) == 1
+    assert servers() <= before
+    assert server_address() is None
+
+
+def test_no_server_is_started_for_cells_that_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    with warm_server([load("backend=cpu", "isolation=fresh"), load("backend=cpu", "offload=true")]):
+        assert server_address() is None
+
+
+def test_a_server_that_dies_costs_time_and_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    start = warm._start_server
+
+    def start_and_kill(*arguments: object) -> "subprocess.Popen[bytes]":
+        server = start(*arguments)  # type: ignore[arg-type]
+        server.kill()
+        return server
+
+    monkeypatch.setattr(warm, "_start_server", start_and_kill)
+    rows = write_rows(tmp_path / "rows.jsonl")
+    result = sweep(tmp_path / "results", "data=jsonl", f"data.path={rows}", *SHORT)
+    (record,) = result.records
+    assert record["status"] == "ok"
+    assert record["environment"]["process"] == "fresh"
+
+
+def test_a_parent_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "memexp", "backend=cpu", f"results_dir={tmp_path}", *SHORT]
+    environment = {name: value for name, value in os.environ.items() if name != ADDRESS_VARIABLE}
+    before = servers()
+    parent = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    while not servers() - before:
+        time.sleep(0.05)
+        assert parent.poll() is None
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    # The server sees it when it has done its imports.
+    for _ in range(600):
+        if not servers() - before:
+            break
+        time.sleep(0.1)
+    assert servers() <= before
