@@ -27,9 +27,11 @@ def load_data(plan: Plan, vocab_size: int) -> datasets.Dataset:
     columns = _shape(plan.work.data, rows[0])
     for number, row in enumerate(rows, start=1):
         for column in columns:
-            _judge(plan.work.data, number, column, row.get(column), vocab_size)
-    extra = ("labels",) if "input_ids" in columns and "labels" in rows[0] else ()
-    return datasets.Dataset.from_list([{column: row[column] for column in (*columns, *extra)} for row in rows])
+            problem = _problem(column, row.get(column), row, vocab_size)
+            if problem:
+                where = f"{_where(plan.work.data)}, row {number}, column {column}"
+                raise Refused("invalid_data", f"{where}: {problem}.")
+    return datasets.Dataset.from_list([{column: row[column] for column in columns} for row in rows])
 
 
 def _rows(data: dict[str, Any], vocab_size: int) -> list[dict[str, Any]]:
@@ -51,7 +53,8 @@ def _read_jsonl(path: Path, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
         raise Refused(
             "invalid_data", f"{path} is not UTF-8: byte {error.start} cannot be read. Save it as UTF-8."
         ) from error
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Not splitlines: JSON text may hold other line separators, and they are no ends of rows.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -89,7 +92,7 @@ def _hub_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
 def _shape(data: dict[str, Any], row: dict[str, Any]) -> tuple[str, ...]:
     for columns in SHAPES:
         if all(column in row for column in columns):
-            return columns
+            return (*columns, "labels") if columns == ("input_ids",) and "labels" in row else columns
     wanted = "; ".join(" and ".join(columns) for columns in SHAPES)
     raise Refused(
         "invalid_data",
@@ -98,25 +101,28 @@ def _shape(data: dict[str, Any], row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _judge(data: dict[str, Any], number: int, column: str, value: Any, vocab_size: int) -> None:
-    problem = _problem(column, value, vocab_size)
-    if problem:
-        raise Refused("invalid_data", f"{_where(data)}, row {number}, column {column}: {problem}.")
-
-
-def _problem(column: str, value: Any, vocab_size: int) -> str | None:
+def _problem(column: str, value: Any, row: dict[str, Any], vocab_size: int) -> str | None:
     if value is None:
         return "it is null"
-    if column == "input_ids":
-        if not isinstance(value, list) or not all(type(token) is int for token in value):
-            return "token ids are a list of whole numbers"
-        outside = next((token for token in value if not 0 <= token < vocab_size), None)
-        return f"token id {outside} is outside the model's vocabulary of {vocab_size}" if outside is not None else None
+    if column in ("input_ids", "labels"):
+        return _tokens_problem(column, value, row, vocab_size)
     if column == "text":
         return None if isinstance(value, str) else f"text is a string, not {type(value).__name__}"
     if isinstance(value, str):
         return None if column != "messages" else "messages is a list of {role, content}"
     return _messages_problem(value)
+
+
+def _tokens_problem(column: str, value: Any, row: dict[str, Any], vocab_size: int) -> str | None:
+    if not isinstance(value, list) or not all(type(token) is int for token in value):
+        return "token ids are a list of whole numbers"
+    ignored = -100 if column == "labels" else None
+    outside = next((token for token in value if not 0 <= token < vocab_size and token != ignored), None)
+    if outside is not None:
+        return f"token id {outside} is outside the model's vocabulary of {vocab_size}"
+    if len(value) != len(row["input_ids"]):
+        return f"{len(value)} labels for {len(row['input_ids'])} tokens"
+    return None
 
 
 def _messages_problem(value: Any) -> str | None:
