@@ -30,13 +30,19 @@ class StepClock:
     """Times steps, and phases within them. Outside a step `enter` and `leave` do nothing, so that callbacks may call
     them in steps that are not measured.
 
-    `events` makes an `Event`: with it phases are timed on the device. Without it they are timed by the host's clock,
-    which is right only where ops are done when they return, as on the CPU.
+    `now` tells seconds, the host's where it is not given. `events` makes an `Event`: with it phases are timed on the
+    device. Without it they are timed by `now`, which is right only where ops are done when they return, as on the CPU.
     """
 
-    def __init__(self, synchronize: Callable[[], None], events: Callable[[], Event] | None = None) -> None:
+    def __init__(
+        self,
+        synchronize: Callable[[], None],
+        events: Callable[[], Event] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self._synchronize = synchronize
-        self._new_mark: Callable[[], Any] = events or _HostMark
+        self._now = now or time.perf_counter
+        self._new_mark: Callable[[], Any] = events or (lambda: _HostMark(self._now))
         self._started: float | None = None
         self._open: dict[str, Event] = {}
         self._spans: list[tuple[str, Event, Event]] = []
@@ -63,14 +69,14 @@ class StepClock:
         """Wait for the device and start. A step that was begun and never ended is forgotten."""
         self._forget_step()
         self._synchronize()
-        self._started = time.perf_counter()
+        self._started = self._now()
 
     def end_step(self) -> None:
         """Wait for the device and stop. Does nothing if no step was begun."""
         if self._started is None:
             return
         self._synchronize()
-        self._step_seconds.append(time.perf_counter() - self._started)
+        self._step_seconds.append(self._now() - self._started)
         seconds: defaultdict[str, float] = defaultdict(float)
         for name, start, end in self._spans:
             seconds[name] += start.elapsed_time(end) / 1000
@@ -133,8 +139,12 @@ def rates(step_seconds: Sequence[float], counts: Iterable[BatchCount]) -> dict[s
 
 
 class _HostMark:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._seconds = 0.0
+
     def record(self) -> None:
-        self._seconds = time.perf_counter()
+        self._seconds = self._now()
 
     def elapsed_time(self, end_event: "_HostMark", /) -> float:
         return (end_event._seconds - self._seconds) * 1000
