@@ -1,0 +1,83 @@
+"""Ops whose shapes depend on values: computed from the real values, where a mask or an index has them.
+
+A condition that is not known counts as true everywhere, which takes the most memory, and is counted as decided by rule.
+Each is a method of `OpStream`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memexp.simulate.outcomes import INTEGERS, New
+from memexp.simulate.scratch import scratch_bytes
+from memexp.simulate.tensors import is_simulated
+
+if TYPE_CHECKING:
+    from memexp.simulate.ops import OpStream
+
+_ALL_TRUE = "an unknown mask is true everywhere"
+
+
+def by_value(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Ops on integers alone, such as `nonzero` and `unique`."""
+    tensors: list[torch.Tensor] = []
+    ops.describe((*args, *kwargs.values()), tensors, [])
+    real = ops.values.compute(func, args, kwargs, tensors)
+    if real is None:
+        ops.coverage.rule_branches[_ALL_TRUE] += 1
+        stand_in = [torch.ones(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+        real = func(*stand_in, *args[len(tensors) :], **kwargs)
+    rule = ops.values.rule_of(tensors)
+    ops.clock.run(0.0)
+    ops.clock.synchronize(ops.clock.current)
+    ops.coverage.ops += 1
+    ops.memory.scratch(scratch_bytes(func, args, kwargs, None, ops.card), ops.clock.current)
+    if isinstance(real, torch.Tensor):
+        return _placed(ops, real, rule)
+    return tuple(_placed(ops, value, rule) for value in real)
+
+
+def index(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Indexing: a mask becomes the positions where it is true, as on CUDA, which allocates them."""
+    indices: list[Any] = []
+    for value in args[1]:
+        if value is None or value.dtype not in (torch.bool, torch.uint8):
+            indices.append(value)
+            continue
+        positions = by_value(ops, torch.ops.aten.nonzero.default, (value,), {})
+        indices += positions_of(ops, positions)
+    return ops.run(func, (args[0], indices, *args[2:]), kwargs)
+
+
+def positions_of(ops: "OpStream", positions: torch.Tensor) -> list[torch.Tensor]:
+    """The columns of what `nonzero` gave."""
+    if not is_simulated(positions):
+        return list(positions.unbind(1))
+    return list(ops.run(torch.ops.aten.unbind.int, (positions, 1), {}))
+
+
+def masked_select(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A mask of the tensor's own shape, as indexing."""
+    source, mask = torch.broadcast_tensors(args[0], args[1])  # type: ignore[no-untyped-call]
+    return index(ops, torch.ops.aten.index.Tensor, (source, [mask]), {})
+
+
+def _placed(ops: "OpStream", real: torch.Tensor, rule: str | None) -> torch.Tensor:
+    tensor = ops.new_tensor(New(tuple(real.size()), real.stride(), real.dtype, real.untyped_storage().nbytes()))
+    if real.dtype in INTEGERS:
+        ops.values.give(tensor, real, rule)
+    return tensor
+
+
+DEPENDENT = {
+    "aten::nonzero": by_value,
+    "aten::unique_consecutive": by_value,
+    "aten::_unique2": by_value,
+    "aten::bincount": by_value,
+    "aten::repeat_interleave.Tensor": by_value,
+    "aten::index.Tensor": index,
+    "aten::index_put": index,
+    "aten::index_put_": index,
+    "aten::_index_put_impl_": index,
+    "aten::masked_select": masked_select,
+}

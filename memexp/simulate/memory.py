@@ -1,0 +1,150 @@
+"""Every storage of the simulated device: its block in the caching allocator, what it is used for, and when it dies.
+
+Also the two kinds of memory that no tensor shows: what a kernel takes while it runs, and the workspaces that a handle
+takes for good. Knows nothing of ops.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+
+from memexp.simulate.allocator import CachingAllocator
+from memexp.simulate.allocator import OutOfMemoryError as AllocatorOutOfMemoryError
+from memexp.simulate.tensors import storage_at
+
+WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, LOGITS, WORKSPACES = range(6)
+CATEGORIES = ("weights", "gradients", "optimizer", "activations", "logits", "workspaces")
+
+
+class StorageRecord(weakref.ref[torch.UntypedStorage]):
+    """What is known of a storage, kept by a weak reference on it so that one object serves both.
+
+    `values` are the bytes of the tensor's real values on the CPU, where they are known; `rule` says which rule they
+    come from, where they are not computed but decided.
+    """
+
+    __slots__ = ("address", "block_bytes", "category", "cdata", "nbytes", "rule", "values")
+    address: int
+    block_bytes: int
+    category: int
+    cdata: int
+    nbytes: int
+    rule: str | None
+    values: torch.UntypedStorage | None
+
+    def __new__(
+        cls,
+        storage: torch.UntypedStorage,
+        callback: "Callable[[weakref.ref[torch.UntypedStorage]], None]",
+    ) -> "StorageRecord":
+        record = super().__new__(cls, storage, callback)
+        record.cdata = storage._cdata
+        record.rule = record.values = None
+        return record
+
+    def __init__(self, storage: torch.UntypedStorage, callback: object) -> None:
+        super().__init__(storage, callback)  # type: ignore[call-arg]
+
+
+class DeviceMemory:
+    """`category` is what the next storage counts as. `by_category` counts bytes of blocks, as the allocator does."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self.allocator = allocator
+        self.records: dict[int, StorageRecord] = {}
+        self.category = ACTIVATIONS
+        self.by_category = [0] * len(CATEGORIES)
+        self.at_peak = (0,) * len(CATEGORIES)
+        self._allocated = allocator.statistics.allocated_bytes
+        self._peak_bytes = 0
+        self._busy = False
+        self._died_while_busy: list[int] = []
+        self._on_death = self._died  # one bound method for all storages
+
+    def new_storage(self, nbytes: int, stream: int, category: int | None = None) -> torch.UntypedStorage:
+        """Memory for one tensor. Raises torch.OutOfMemoryError where the card is full."""
+        address, block_bytes = self._malloc(nbytes, stream)
+        storage = storage_at(address, nbytes)
+        record = StorageRecord(storage, self._on_death)
+        record.address, record.nbytes, record.block_bytes = address, nbytes, block_bytes
+        record.category = self.category if category is None else category
+        self.records[record.cdata] = record
+        self._count(record.category, block_bytes)
+        return storage
+
+    def record_of(self, tensor: torch.Tensor) -> StorageRecord:
+        return self.records[tensor.untyped_storage()._cdata]
+
+    def workspace(self, nbytes: int, stream: int) -> None:
+        """Memory that is never given back."""
+        _, block_bytes = self._malloc(nbytes, stream)
+        self._count(WORKSPACES, block_bytes)
+
+    def scratch(self, sizes: Iterable[int], stream: int) -> None:
+        """Memory that one kernel takes and gives back, all of `sizes` at once."""
+        blocks = []
+        for nbytes in sizes:
+            blocks.append(self._malloc(nbytes, stream))
+            self._count(WORKSPACES, blocks[-1][1])
+        for address, block_bytes in reversed(blocks):
+            self.by_category[WORKSPACES] -= block_bytes
+            self._free(address)
+
+    def set_category(self, record: StorageRecord, category: int) -> None:
+        if record.category != category:
+            self.by_category[record.category] -= record.block_bytes
+            self.by_category[category] += record.block_bytes
+            record.category = category
+
+    def reset_peak(self) -> None:
+        """Start every peak at what is there now."""
+        self.allocator.statistics.reset_peak()
+        self._peak_bytes, self.at_peak = self._allocated.current, tuple(self.by_category)
+
+    def close(self) -> None:
+        """Forget every storage. Those that still live belong to nobody from here on."""
+        self.records.clear()
+
+    def _malloc(self, nbytes: int, stream: int) -> tuple[int, int]:
+        before = self._allocated.current
+        self._busy = True
+        try:
+            address = self.allocator.malloc(nbytes, stream)
+        except AllocatorOutOfMemoryError as error:
+            raise _as_torch_error(error) from None
+        finally:
+            self._busy = False
+        block_bytes = self._allocated.current - before
+        while self._died_while_busy:
+            self._free(self._died_while_busy.pop())
+        return address, block_bytes
+
+    def _free(self, address: int) -> None:
+        self._busy = True
+        self.allocator.free(address)
+        self._busy = False
+
+    def _count(self, category: int, block_bytes: int) -> None:
+        self.by_category[category] += block_bytes
+        if self._allocated.current > self._peak_bytes:
+            self._peak_bytes, self.at_peak = self._allocated.current, tuple(self.by_category)
+
+    def _died(self, ref: "weakref.ref[torch.UntypedStorage]") -> None:
+        record = cast(StorageRecord, ref)
+        if self.records.pop(record.cdata, None) is None:
+            return
+        self.by_category[record.category] -= record.block_bytes
+        if self._busy:  # the garbage collector ran inside the allocator
+            self._died_while_busy.append(record.address)
+        else:
+            self._free(record.address)
+
+
+def _as_torch_error(error: AllocatorOutOfMemoryError) -> torch.OutOfMemoryError:
+    """Torch's own class and text, with the allocator's figures as attributes."""
+    raised: Any = torch.OutOfMemoryError(str(error))
+    raised.requested_bytes = error.segment_bytes
+    raised.free_bytes = error.free_bytes
+    return cast(torch.OutOfMemoryError, raised)

@@ -1,0 +1,102 @@
+"""Virtual time, with the card's own figures: no test waits for anything."""
+
+import pytest
+import torch
+
+from memexp.simulate import CARDS, SimulatedGPU, prepare
+from memexp.simulate.costs import BANDWIDTH_SHARE, FLOPS_SHARE, LAUNCH_SECONDS, LINK_SHARE
+
+prepare()
+CARD = CARDS["a100_80gb"]
+MIB = 1 << 20
+
+
+def test_a_large_product_takes_its_arithmetic() -> None:
+    with SimulatedGPU(CARD) as gpu:
+        a = torch.empty(8192, 8192, dtype=torch.bfloat16, device=gpu.device)
+        before = gpu.elapsed_seconds
+        a @ a
+        seconds = 2 * 8192**3 / (312e12 * FLOPS_SHARE)
+        assert gpu.elapsed_seconds - before == pytest.approx(seconds + LAUNCH_SECONDS, rel=1e-6)
+
+
+def test_an_elementwise_op_takes_its_bytes() -> None:
+    with SimulatedGPU(CARD) as gpu:
+        a = torch.empty(64 * MIB, device=gpu.device)
+        before = gpu.elapsed_seconds
+        a * 2
+        seconds = 2 * 4 * 64 * MIB / (2.039e12 * BANDWIDTH_SHARE)
+        assert gpu.elapsed_seconds - before == pytest.approx(seconds + LAUNCH_SECONDS, rel=1e-6)
+
+
+def test_views_take_no_time() -> None:
+    with SimulatedGPU(CARD) as gpu:
+        a = torch.empty(4, 4, device=gpu.device)
+        before = gpu.elapsed_seconds
+        a.t()[1:].unsqueeze(0).expand(3, -1, -1)
+        assert gpu.elapsed_seconds == before
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_copy_overlaps_with_compute_unless_an_event_orders_them(overlap: bool) -> None:
+    with SimulatedGPU(CARD) as gpu:
+        device = torch.get_device_module(gpu.device)
+        a = torch.empty(8192, 8192, dtype=torch.bfloat16, device=gpu.device)
+        host = torch.empty(64 * MIB, dtype=torch.uint8)
+        before = gpu.elapsed_seconds
+        side = device.Stream()
+        with device.stream(side):
+            arrived = host.to(gpu.device, non_blocking=True)
+            event = side.record_event()
+        if not overlap:
+            device.current_stream().wait_event(event)
+        a @ a
+        copy, product = 64 * MIB / (32e9 * LINK_SHARE), 2 * 8192**3 / (312e12 * FLOPS_SHARE)
+        expected = max(copy, product) if overlap else copy + product
+        assert gpu.elapsed_seconds - before == pytest.approx(expected, rel=0.02)
+        assert arrived.device == gpu.device
+
+
+def test_reading_a_value_waits_for_the_stream() -> None:
+    with SimulatedGPU(CARD) as gpu:
+        a = torch.empty(8192, 8192, dtype=torch.bfloat16, device=gpu.device)
+        (a @ a)[0, 0].item()
+        assert gpu.clock.host_seconds >= 2 * 8192**3 / (312e12 * FLOPS_SHARE)
+
+
+def test_events_time_what_lies_between_them() -> None:
+    with SimulatedGPU(CARD) as gpu:
+        device = torch.get_device_module(gpu.device)
+        start, end = device.Event(enable_timing=True), device.Event(enable_timing=True)
+        a = torch.empty(64 * MIB, device=gpu.device)
+        start.record()
+        a.fill_(0)
+        end.record()
+        seconds = 4 * 64 * MIB / (2.039e12 * BANDWIDTH_SHARE) + LAUNCH_SECONDS
+        assert start.elapsed_time(end) == pytest.approx(1e3 * seconds, rel=1e-6)
+
+
+def test_a_block_that_another_stream_uses_is_not_reused_before_the_wait() -> None:
+    with SimulatedGPU(CARD, event_timing="pessimistic") as gpu:
+        device = torch.get_device_module(gpu.device)
+        tensor = torch.empty(4 * MIB, dtype=torch.uint8, device=gpu.device)
+        address = tensor.data_ptr()
+        tensor.record_stream(device.Stream())
+        del tensor
+        assert torch.empty(4 * MIB, dtype=torch.uint8, device=gpu.device).data_ptr() != address
+        device.synchronize()
+        assert torch.empty(4 * MIB, dtype=torch.uint8, device=gpu.device).data_ptr() == address
+
+
+def test_every_card_is_whole() -> None:
+    for name, card in CARDS.items():
+        assert name == card.name
+        nominal = int(name.rsplit("_", 1)[1].removesuffix("gb")) * 1e9
+        assert 0.9 * nominal < card.memory_bytes < 1.08 * nominal
+        assert card.half_flops >= card.bfloat16_flops >= card.float32_flops > 1e12
+        assert card.bytes_per_second > card.link_bytes_per_second > 1e9
+
+
+def test_the_workspace_is_larger_on_hopper() -> None:
+    assert CARDS["h100_80gb"].cublas_workspace_bytes == 32 * MIB
+    assert CARDS["l4_24gb"].cublas_workspace_bytes == 8_519_680
