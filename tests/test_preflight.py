@@ -24,11 +24,16 @@ def planned(machine: Machine, *overrides: str) -> Plan:
 @pytest.mark.parametrize(
     ("machine", "overrides", "kind", "said"),
     [
-        (LAPTOP, ["offload='true'"], "needs_hardware", "offload=true needs a GPU, and this cell runs on the CPU"),
+        (
+            LAPTOP,
+            ["backend=cpu", "offload='true'"],
+            "needs_hardware",
+            "offload=true needs a GPU, and this cell runs on the CPU",
+        ),
         (LAPTOP, ["backend=cuda"], "needs_hardware", "backend=cuda"),
         (GPU_WITH_CPU_TORCH, [], "needs_package", "NVIDIA H100"),
         (LAPTOP, ["optimizer=adamw_8bit"], "needs_package", "memexp[quantization]"),
-        (LAPTOP, ["attention=flash_attention_2"], "needs_hardware", "attention=flash_attention_2"),
+        (LAPTOP, ["backend=cpu", "attention=flash_attention_2"], "needs_hardware", "attention=flash_attention_2"),
         (GPU, ["attention=flash_attention_2"], "needs_package", "memexp[flash]"),
         (LAPTOP, ["padding_free='true'"], "conflict", "max_length=null"),
         (LAPTOP, ["packing=bfd", "max_length=null"], "conflict", "max_length=1024"),
@@ -51,6 +56,8 @@ def test_what_cannot_run_is_refused(machine: Machine, overrides: list[str], kind
     [
         (LAPTOP, []),
         (GPU, ["offload='true'"]),
+        (LAPTOP, ["offload='true'"]),  # simulated
+        (LAPTOP, ["attention=flash_attention_2"]),
         (LAPTOP, ["padding_free='true'", "max_length=null"]),
         (LAPTOP, ["padding_free='true'", "packing=bfd"]),
         (LAPTOP, ["checkpointing=selective"]),
@@ -62,7 +69,18 @@ def test_what_can_run_is_not_refused(machine: Machine, overrides: list[str]) -> 
     assert planned(machine, *overrides).refusal is None
 
 
-def test_a_gpu_that_torch_cannot_use_is_never_a_silent_cpu_run() -> None:
+def test_auto_is_a_simulated_gpu_where_there_is_none() -> None:
+    plan = planned(LAPTOP, "gpu=rtx4090_24gb")
+    assert (plan.work.backend, plan.work.gpu) == ("simulate", "rtx4090_24gb")
+    assert (plan.choices["model"], plan.choices["precision"]) == ("qwen2_5_0_5b", "bf16")
+
+
+def test_only_a_simulation_depends_on_the_card() -> None:
+    assert planned(LAPTOP, "gpu=rtx4090_24gb").id != planned(LAPTOP, "gpu=h100_80gb").id
+    assert planned(LAPTOP, "backend=cpu", "gpu=rtx4090_24gb").id == planned(LAPTOP, "backend=cpu").id
+
+
+def test_a_gpu_that_torch_cannot_use_is_never_a_silent_simulation() -> None:
     plan = planned(GPU_WITH_CPU_TORCH)
     assert plan.work.backend == "cuda"
     assert plan.refusal is not None

@@ -24,7 +24,7 @@ class Machine(Frozen):
     @property
     def backend(self) -> str:
         """What `backend=auto` stands for here."""
-        return "cuda" if self.gpus else "cpu"
+        return "cuda" if self.gpus else "simulate"
 
     def has(self, module: str) -> bool:
         return module in self.packages

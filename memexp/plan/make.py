@@ -151,7 +151,8 @@ def _technique(group: str, name: str, file: dict[str, Any]) -> Technique:
 
 def _choices(job: dict[str, Any], options: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
     """Every group's option and every value of config.yaml, and whatever else was typed, under the name typed."""
-    groups = {group: name for group, name in options.items() if group not in ("logger", "experiment")}
+    unread = () if options["backend"] == "simulate" else ("gpu",)
+    groups = {group: name for group, name in options.items() if group not in ("logger", "experiment", *unread)}
     values = {key: value for key, value in job.items() if not isinstance(value, dict) and key not in _HOW}
     budget = {f"budget.{key}": value for key, value in job["budget"].items()}
     typed = (override.lstrip("+~").partition("=")[0].partition("@")[0] for override in overrides)

@@ -82,13 +82,14 @@ def backend_is_here(plan: Plan, machine: Machine) -> Refusal | None:
         return None
     if not machine.gpus:
         return Refusal(
-            "needs_hardware", "backend=cuda needs an NVIDIA GPU, and the driver shows none here. Type backend=cpu."
+            "needs_hardware",
+            "backend=cuda needs an NVIDIA GPU, and the driver shows none here. Type backend=simulate or backend=cpu.",
         )
     if machine.torch_cuda is None:
         return Refusal(
             "needs_package",
             f"backend=cuda: the driver shows {machine.gpus[0]}, but this torch is built for the CPU only. "
-            "Install a CUDA build of torch, or type backend=cpu.",
+            "Install a CUDA build of torch, or type backend=simulate.",
         )
     return None
 
@@ -126,7 +127,9 @@ def _need(need: str, technique: Technique, plan: Plan, machine: Machine) -> Refu
         if plan.work.backend != "cpu":
             return None
         return Refusal("needs_hardware", f"{typed} needs a GPU, and this cell runs on the CPU (backend=cpu).")
-    if machine.has(need):
+    # A simulated GPU has attention kernels of its own, by name.
+    simulated = plan.work.backend == "simulate" and need in ("flash_attn", "kernels")
+    if machine.has(need) or simulated:
         return None
     extra = {"bitsandbytes": "quantization", "flash_attn": "flash", "kernels": "flash"}.get(need, need)
     return Refusal(

@@ -39,12 +39,12 @@ def build_config(model: Model) -> Any:
 
 
 def build_model(plan: Plan, config: Any) -> Any:
-    """The model in the plan's dtype. Random weights are drawn from the plan's seed."""
+    """The model in the plan's dtype. Random weights are drawn from the plan's seed; a simulated GPU loads no others."""
     model = plan.work.model
     kwargs = dict(model.kwargs)
     dtype = getattr(torch, kwargs.pop("dtype"))
     transformers.set_seed(plan.work.seed)
-    if model.weights == "random":
+    if model.weights == "random" or plan.work.backend == "simulate":
         return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, **kwargs)
     return transformers.AutoModelForCausalLM.from_pretrained(
         model.path, revision=model.revision, trust_remote_code=model.trust_remote_code, dtype=dtype, **kwargs

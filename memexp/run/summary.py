@@ -18,10 +18,11 @@ from memexp.run.prepared import describe_data, row_lengths
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-def memory_fields(memory: MemoryMeter, device: DeviceSampler | None) -> Memory:
+def memory_fields(memory: MemoryMeter, device: DeviceSampler | None, categories: dict[str, int]) -> Memory:
     """Peaks of the device by phase, and of the host for the whole process."""
     return Memory(
         **memory.summary(),
+        peak_categories=categories,
         device_used_peak_bytes=device.device_used_peak_bytes if device is not None else None,
         host_peak_bytes=host_peak_bytes(),
         pinned_peak_bytes=pinned_peak_bytes(),
@@ -78,8 +79,12 @@ def oom_fields(error: BaseException, memory: MemoryMeter) -> Oom:
     1.20 GiB is free." They are rounded to two digits there.
     """
     said = str(error)
-    requested = _bytes_after(r"Tried to allocate ", said) or _bytes_of_cpu(said)
-    free = _bytes_after(r"of which ", said)
+    # A simulated GPU's error carries its figures to the byte.
+    requested = (
+        getattr(error, "requested_bytes", None) or _bytes_after(r"Tried to allocate ", said) or _bytes_of_cpu(said)
+    )
+    free = getattr(error, "free_bytes", None)
+    free = _bytes_after(r"of which ", said) if free is None else free
     short = requested - free if requested is not None and free is not None else None
     return Oom(memory.current_phase, memory.current_step, requested, free, short)
 

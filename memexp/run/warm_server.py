@@ -24,6 +24,8 @@ _LAZY = (
     "transformers",
     "trl",
     "peft",
+    "memexp.simulate.gpu",
+    "memexp.simulate.patches",
     "torch._dynamo",
     "torch.utils.checkpoint",
     "accelerate.optimizer",

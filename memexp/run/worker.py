@@ -59,6 +59,7 @@ class Job:
         self.trainer: Any = None
         self.rows_in: int | None = None
         self.effective: dict[str, Any] = {}
+        self.categories: dict[str, int] = {}
 
     def run(self) -> Record:
         """Never raises an Exception: the record's status says what happened, and the log has the traceback."""
@@ -68,6 +69,9 @@ class Job:
             return replace(self._record("refused"), reason_kind=refusal.kind, reason=str(refusal))
         except Exception as error:
             traceback.print_exc()
+            if type(error).__name__ == "UnsupportedOperationError":
+                refused = f"backend=simulate cannot tell what this model takes: {_reason(error)}"
+                return replace(self._record("refused"), reason_kind="unsupported", reason=refused)
             if not is_oom(error):
                 return replace(self._record("failed"), reason=_reason(error))
             record = self._record("oom")
@@ -82,7 +86,9 @@ class Job:
                 self._build(Path(scratch))
             self.setup_seconds = time.perf_counter() - self.started
             began = time.perf_counter()
+            self.device.training_begins()
             self._train()
+            self.categories = self.device.peak_categories()
             worst_case_step(self.trainer, self.meters, lambda: self._on_step("worst_case", 0))
             self.train_seconds = time.perf_counter() - began
 
@@ -96,7 +102,8 @@ class Job:
         rows = cache.read() or load_data(plan, vocab_size)
         self.rows_in = len(rows)
         tokenizer = build_tokenizer(plan)
-        model = build_model(plan, config)
+        with self.device.building():
+            model = build_model(plan, config)
         args = build_args(plan, scratch)
         self.trainer = build_trainer(plan, metered(trainer_class(plan), self.meters), model, args, rows, tokenizer)
 
@@ -129,11 +136,13 @@ class Job:
             base_record(plan, sweep=self.folder.parents[1].name),
             status=status,
             effective=effective,
-            notes=(*plan.notes, *self.device.notes) if meters.counts else plan.notes,
-            memory=memory_fields(meters.memory, self.device.sampler),
+            notes=(*plan.notes, *self.device.notes()) if meters.counts else plan.notes,
+            predicted=self.device.predicted,
+            memory=memory_fields(meters.memory, self.device.sampler, self.categories),
             speed=speed,
             data=data_fields(meters, self.trainer, self.rows_in, plan.choices["packing"], speed.real_tokens_per_second),
             loss=loss_fields(meters.losses),
+            simulation=self.device.simulation(),
             environment={**describe_worker(self.process), **self.device.facts},
             timing=Timing(setup_seconds=self.setup_seconds, train_seconds=self.train_seconds),
         )
