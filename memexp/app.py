@@ -38,6 +38,12 @@ def job(cfg: DictConfig) -> None:
     if "plan" in cfg:
         run_cell(Path(cfg.plan))
         return
+    listed = HydraConfig.get().sweeper.get("params")
+    if listed:
+        typed = ", ".join(f"{key}={value}" for key, value in listed.items())
+        raise SystemExit(
+            fail(PlanError(f"This file is a sweep over {typed}, and a single run takes one of each. Add -m."))
+        )
     whole = OmegaConf.merge({"hydra": HydraConfig.get()}, cfg)
     assert isinstance(whole, DictConfig)
     try:
@@ -72,8 +78,9 @@ def run_sweep(configs: Sequence[DictConfig], launch: Launch, single: bool = Fals
         _print_plans(plans, console, composing_seconds, planning_seconds)
         return 0
     sweep, folder, unique = open_folder(configs[0], plans)
-    _write_refused(unique, sweep, folder)
-    pending = [plan for plan in unique if not folder.record(plan.id).exists()]
+    finished = {record.id for record in read_records(folder, sweep).records}
+    _write_refused(unique, sweep, folder, finished)
+    pending = [plan for plan in unique if plan.id not in finished and plan.refusal is None]
     _announce(plans, unique, pending, folder, console)
     logger: Any = OmegaConf.to_container(configs[0].logger, resolve=True)
     exporter = Exporter(Settings.from_dict({**logger, "folder": str(folder.path)}))
@@ -89,9 +96,9 @@ def run_sweep(configs: Sequence[DictConfig], launch: Launch, single: bool = Fals
     return _finish(sweep, folder, console, single)
 
 
-def _write_refused(plans: Sequence[Plan], sweep: Sweep, folder: SweepFolder) -> None:
+def _write_refused(plans: Sequence[Plan], sweep: Sweep, folder: SweepFolder, finished: set[str]) -> None:
     for plan in plans:
-        if plan.refusal is not None and not folder.record(plan.id).exists():
+        if plan.refusal is not None and plan.id not in finished:
             write_record(folder.record(plan.id), refused_record(plan, sweep.name))
 
 
@@ -124,20 +131,26 @@ def _announce(
     ]
     cells = f"{len(unique)} cell{'s' if len(unique) != 1 else ''}"
     console.print(f"{cells}: {', '.join(part for part in parts if part)}. Results in {folder.path}", markup=False)
-    for plan in unique:
-        twins = [other for other in plans if other.id == plan.id]
+    _name_twins(plans, console)
+
+
+def _name_twins(plans: Sequence[Plan], console: Console) -> None:
+    for plan_id in dict.fromkeys(plan.id for plan in plans):
+        twins = [plan for plan in plans if plan.id == plan_id]
         if len(twins) > 1:
-            names = " and ".join(" ".join(as_typed(twin.overrides)) for twin in twins)
+            names = " and ".join(" ".join(as_typed(twin.overrides)) or "(defaults)" for twin in twins)
             console.print(f"One cell, since they run the same: {names}", markup=False)
 
 
 def _print_plans(plans: Sequence[Plan], console: Console, composing_seconds: float, planning_seconds: float) -> None:
-    for plan in plans:
+    for plan in {plan.id: plan for plan in plans}.values():
         console.print(f"{plan.id}  {' '.join(as_typed(plan.overrides)) or '(defaults)'}", markup=False)
         if plan.refusal is not None:
             console.print(f"    refused ({plan.refusal.kind}): {plan.refusal.reason}", markup=False)
-    refused = sum(plan.refusal is not None for plan in plans)
-    cells = "1 cell" if len(plans) == 1 else f"{len(plans)} cells"
+    _name_twins(plans, console)
+    unique = {plan.id: plan for plan in plans}.values()
+    refused = sum(plan.refusal is not None for plan in unique)
+    cells = "1 cell" if len(unique) == 1 else f"{len(unique)} cells"
     composed = f"Hydra composed in {composing_seconds:.2f} s, " if composing_seconds else ""
     console.print(
         f"{cells}, {refused} refused, nothing started. {composed}memexp planned in {planning_seconds:.2f} s.",

@@ -92,13 +92,17 @@ def _hydra_raises() -> Iterator[None]:
             os.environ["HYDRA_FULL_ERROR"] = before
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
     """What ends a job on a cluster ends a sweep as Ctrl-C does: in order, and with the command to resume it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
     finally:
@@ -131,11 +135,17 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if argument == "--dry-run":
             overrides.append("dry_run=true")
         elif argument in _VALUED:
-            options += _sweep_file(argument, next(rest, ""))
+            value = next(rest, "")
+            if not value or value.startswith("-"):
+                raise PlanError(f"{argument}: a value is missing after it.")
+            options += _sweep_file(argument, value)
         elif argument.startswith("-"):
             options += _option(argument)
         else:
             overrides.append(argument)
+    late = [argument for argument in overrides if argument in SUBCOMMANDS]
+    if late:
+        raise PlanError(f"{late[0]}: a command comes first. Type python -m memexp {late[0]} …")
     return options, overrides
 
 

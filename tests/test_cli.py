@@ -46,6 +46,9 @@ def test_multirun_may_stand_anywhere(typed: list[str]) -> None:
         (["results_dir=/proc/nowhere"], "results_dir"),
         (["baseline=packing=none"], "baseline=packing=none"),
         (["data=lengths", "data.distribution=foo"], "lognormal"),
+        (["-cn", "sweeps/packing"], "Add -m"),
+        (["-cn"], "a value is missing"),
+        (["packing=bfd", "report"], "a command comes first"),
         (["hydra/launcher=nowhere"], "hydra/launcher"),
     ],
 )
@@ -119,11 +122,18 @@ def test_every_shipped_sweep_plans_and_says_how_to_run_it(name: str, capsys: pyt
     assert "Shows: " in header
 
 
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "with SIGINT ignored, as a shell's background job"])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_sweep_leaves_no_half_cell_and_says_how_to_resume(tmp_path: Path, sent: signal.Signals) -> None:
+def test_an_interrupted_sweep_leaves_no_half_cell_and_says_how_to_resume(
+    tmp_path: Path, sent: signal.Signals, ignored: bool
+) -> None:
+    if ignored and sent is signal.SIGINT:
+        return
     command = [sys.executable, "-m", "memexp", "-m", "seed=0,1", "backend=cpu", "logger=none", "isolation=fresh",
                f"results_dir={tmp_path}", "sweep=mine"]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    ignore = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=ignore)
     cells = tmp_path / "mine" / "cells"
     while not list(cells.glob("*/log.txt")):
         time.sleep(0.05)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweeping import sweep
 
 from memexp.plan import load
 from memexp.run.data import load_data
@@ -99,6 +100,25 @@ def test_a_broken_line_is_named_with_its_number(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n{"text": \n')
     with pytest.raises(Refused, match="line 2 is no JSON"):
         data(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.usefixtures("warm_cells")
+@pytest.mark.parametrize("packing", ["none", "bfd"])
+@pytest.mark.parametrize("row", [{"input_ids": [5]}, {"input_ids": [5, 6], "labels": [-100, -100]}, {"input_ids": []}])
+def test_rows_with_nothing_to_learn_are_no_result(tmp_path: Path, row: dict[str, Any], packing: str) -> None:
+    path = write(tmp_path / "rows.jsonl", row, row)
+    result = sweep(
+        tmp_path / "results",
+        "data=jsonl",
+        f"data.path={path}",
+        f"packing={packing}",
+        "logger=none",
+        "max_length=8",
+        "steps=1",
+    )
+    (record,) = result.records
+    assert (record["status"], record["reason_kind"]) == ("refused", "invalid_data")
+    assert "nothing to learn" in record["reason"]
 
 
 def test_the_shipped_rows_are_conversations() -> None:

@@ -48,6 +48,17 @@ def test_resuming_runs_only_what_has_no_record(tmp_path: Path, data: tuple[str, 
     assert same == [True, False, True]
 
 
+def test_a_damaged_record_is_set_aside_and_run_again(tmp_path: Path, data: tuple[str, ...]) -> None:
+    first = sweep(tmp_path, "-m", "packing=none,bfd", "sweep=mine", *data)
+    assert first.folder is not None
+    damaged = first.folder / "cells" / first.records[0]["id"] / "record.json"
+    damaged.write_text(damaged.read_text()[:100])
+    again = sweep(tmp_path, "-m", "packing=none,bfd", "sweep=mine", *data)
+    assert again.code == 0
+    assert [record["status"] for record in again.records] == ["ok", "ok"]
+    assert list(damaged.parent.glob("record.json.damaged*"))
+
+
 def test_a_grown_axis_keeps_what_was_run(tmp_path: Path, data: tuple[str, ...]) -> None:
     sweep(tmp_path, "-m", "packing=none,bfd", "sweep=mine", *data)
     grown = sweep(tmp_path, "-m", "packing=none,bfd,wrapped", "sweep=mine", *data)

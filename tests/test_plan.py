@@ -111,6 +111,28 @@ def test_load_names_load_sweep_where_a_value_lists_several() -> None:
         (["trainer.args.max_length=3"], "max_length=…"),
         (["trainer.args.per_device_train_batch_size=3"], "batch_size=…"),
         (["allocator.conf=expandable_segment:True"], "expandable_segments"),
+        (["allocator.conf=5"], "allocator.conf=5"),
+        (["allocator.conf=[a]"], "allocator.conf is text"),
+        (["seed=99999999999999999999"], "at most 4294967295"),
+        (["peft=lora", "peft.dropout=2"], "at most 1"),
+        (["peft=lora", "peft.target_modules=5"], "[q_proj,v_proj]"),
+        (["peft=lora", "peft.target_modules=[]"], "[q_proj,v_proj]"),
+        (["peft=lora", "peft.peft=5"], "Type peft=OPTION"),
+        (["model=tiny", "model.config=5"], "model.config is a set of values"),
+        (["data=jsonl", "data.path=x", "data.columns=5"], "data.columns is a set of values"),
+        (["trainer.args=5"], "one argument at a time"),
+        (["trainer.args={weight_decay:0.1}"], "one argument at a time"),
+        (["data=jsonl", "data.path=x", "data.columns.txet=body"], "It reads messages"),
+        (["trainer.args.weight_decay=abc"], "TRL takes a number for weight_decay"),
+        (["trainer.args.assistant_only_loss=3"], "true or false"),
+        (["trainer.name=foo"], "Type trainer=OPTION"),
+        (["trainer.sets.max_length=5"], "Type trainer=OPTION"),
+        (["packing.args=5"], "Type packing=OPTION"),
+        (["packing=null"], "packing is one of its options: bfd"),
+        (["data.path=mine.jsonl"], "data=jsonl"),
+        (["data.columns.text=body"], "data=jsonl"),
+        (["+foo=1"], "there is no foo"),
+        (["+data.rows=5"], "without the +"),
         (["allocator.conf=expandable_segments:maybe"], "maybe"),
     ],
 )
@@ -119,6 +141,12 @@ def test_a_value_wrong_by_itself_stops_everything_with_one_line(typed: list[str]
         plan(*typed)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("typed", [5, None, ["a"]])
+def test_an_override_that_is_no_text_is_a_plan_error(typed: object) -> None:
+    with pytest.raises(PlanError, match="an override is a string"):
+        load(typed)  # type: ignore[arg-type]
 
 
 def test_a_wrong_value_stops_a_whole_sweep() -> None:

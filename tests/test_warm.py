@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,24 +18,33 @@ from memexp.run.warm import ADDRESS_VARIABLE, server_address, warm_server
 SHORT = ("steps=1", "unmeasured_steps=0", "max_length=16", "batch_size=2", "logger=none")
 
 
-def servers() -> set[int]:
+def servers(parent: int) -> set[int]:
+    """Warm servers that `parent` started. A cell is a fork of its server, and has the server for its parent."""
     found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            if b"memexp.run.warm_server" in path.read_bytes():
-                found.add(int(path.parent.name))
+            is_server = b"memexp.run.warm_server" in (path / "cmdline").read_bytes()
+            if is_server and int((path / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                found.add(int(path.name))
         except OSError:
             continue
     return found
 
 
+def is_running(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_a_server_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
-    before = servers()
+    before = servers(os.getpid())
     with warm_server([load("backend=cpu")]):
         assert server_address() is not None
-        assert len(servers() - before) == 1
-    assert servers() <= before
+        (server,) = servers(os.getpid()) - before
+    assert not is_running(server)
     assert server_address() is None
 
 
@@ -61,19 +71,42 @@ def test_a_server_that_dies_costs_time_and_no_cell(tmp_path: Path, monkeypatch: 
     assert record["environment"]["process"] == "fresh"
 
 
+def test_a_server_killed_under_a_cell_takes_the_cell_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    before = servers(os.getpid())
+    killer = threading.Thread(target=_kill_server_of_a_running_cell, args=(tmp_path, before))
+    killer.start()
+    result = sweep(tmp_path, "steps=5000", "max_length=32", "batch_size=1", "logger=none", "sweep=mine")
+    killer.join()
+    (record,) = result.records
+    assert record["status"] == "killed"
+    assert not any(is_running(cell) for cell in CELLS)
+
+
+CELLS: list[int] = []
+
+
+def _kill_server_of_a_running_cell(results: Path, before: set[int]) -> None:
+    while not any('"measured"' in path.read_text() for path in results.glob("mine/cells/*/progress.json")):
+        time.sleep(0.05)
+    (server,) = servers(os.getpid()) - before
+    CELLS.extend(servers(server))
+    assert CELLS
+    os.kill(server, signal.SIGKILL)
+
+
 def test_a_parent_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "memexp", "backend=cpu", f"results_dir={tmp_path}", *SHORT]
     environment = {name: value for name, value in os.environ.items() if name != ADDRESS_VARIABLE}
-    before = servers()
     parent = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    while not servers() - before:
+    while not (started := servers(parent.pid)):
         time.sleep(0.05)
         assert parent.poll() is None
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     # The server sees it when it has done its imports.
     for _ in range(600):
-        if not servers() - before:
+        if not any(map(is_running, started)):
             break
         time.sleep(0.1)
-    assert servers() <= before
+    assert not any(map(is_running, started))

@@ -49,7 +49,7 @@ def primary() -> dict[str, Any]:
 
 
 @functools.cache
-def group_defaults() -> dict[str, str]:
-    """Group to the option that config.yaml's defaults list names."""
+def group_defaults() -> dict[str, str | None]:
+    """Group to the option that config.yaml's defaults list names; None where it names none."""
     entries = (entry for entry in primary()["defaults"] if isinstance(entry, dict))
     return {group: name for entry in entries for group, name in entry.items() if not group.startswith("override ")}

@@ -54,7 +54,7 @@ def check_trainer_args(args: dict[str, Any], config_class: str, taken: dict[str,
     `taken` says for an argument which key sets it, for example {"packing": "packing"}.
     """
     fields = config_fields(config_class)
-    for name in args:
+    for name, value in args.items():
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
             hint = f"Did you mean trainer.args.{near[0]}?" if near else "See TRL's documentation for its arguments."
@@ -67,3 +67,12 @@ def check_trainer_args(args: dict[str, Any], config_class: str, taken: dict[str,
             )
         if instead:
             raise PlanError(f"trainer.args.{name}: memexp sets {name} from a key of its own. Type {instead} instead.")
+        _check_type(name, value, fields[name])
+
+
+def _check_type(name: str, value: Any, default: Any) -> None:
+    """A number where TRL's default is a number, true or false where it is one; a null default says nothing."""
+    wanted = {bool: "true or false", int: "a number", float: "a number"}.get(type(default))
+    fits = isinstance(value, bool) == isinstance(default, bool) and isinstance(value, bool | int | float)
+    if wanted is not None and value is not None and not fits:
+        raise PlanError(f"trainer.args.{name}={value}: TRL takes {wanted} for {name}, as in its default {default}.")

@@ -20,6 +20,8 @@ from memexp.plan.plan import Budget, Model, Plan, PlanError, Technique, Trainer,
 from memexp.plan.resolve import resolve
 from memexp.plan.values import check_values, select, show
 
+# What TRL's SFTTrainer can train on, each under its own name.
+COLUMNS = ("messages", "prompt", "completion", "text", "input_ids", "labels")
 # What decides how a cell is run and where it lands, but not what it does: no axis of the results.
 _HOW = ("results_dir", "sweep", "baseline", "isolation", "timeout_seconds", "dry_run")
 
@@ -29,7 +31,7 @@ def make_plan(cfg: DictConfig, machine: Machine) -> Plan:
     options = {str(group): name for group, name in cfg.hydra.runtime.choices.items() if "/" not in str(group)}
     job = resolve(cfg, options, machine)
     check_values(job)
-    allocator_problem = check_allocator_conf(job["allocator"]["conf"] or "")
+    allocator_problem = check_allocator_conf(str(job["allocator"]["conf"] or ""))
     if allocator_problem:
         raise PlanError(f"allocator.conf={job['allocator']['conf']}: {allocator_problem}")
     techniques = {group: name for group, name in options.items() if group not in conf.STRUCTURE and name is not None}
@@ -115,6 +117,13 @@ def _local(path: str) -> str:
 
 def _data(data: dict[str, Any]) -> dict[str, Any]:
     fields = dict(data)
+    if fields.get("columns") and fields["kind"] not in ("jsonl", "hub"):
+        raise PlanError(
+            f"data.columns: data={fields['kind']} has columns of its own. data=jsonl data.path=FILE reads yours."
+        )
+    unknown = [name for name in fields.get("columns") or {} if name not in COLUMNS]
+    if unknown:
+        raise PlanError(f"data.columns.{unknown[0]}: TRL reads no column {unknown[0]}. It reads {', '.join(COLUMNS)}.")
     if fields["kind"] == "lengths":
         try:
             length_distribution(fields["distribution"], fields)
@@ -172,11 +181,16 @@ def _isolation(asked: str, work: Work) -> str:
     return "fresh" if work.backend == "cuda" or work.needs_hub else "warm"
 
 
+def _default_option(group: str, plan: Plan) -> str | None:
+    default = conf.group_defaults()[group]
+    auto = conf.option(group, default).get("auto") if default is not None else None
+    return auto.get(plan.work.backend) if isinstance(auto, dict) else default
+
+
 def cell_name(plan: Plan, axes: Sequence[str]) -> str:
     """What a person calls a cell: its swept axes, `packing=bfd offload=false`; the techniques in use where none is."""
     if axes:
         return " ".join(f"{axis}={show(plan.choices.get(axis))}" for axis in axes)
-    used = [
-        f"{t.group}={t.option}" for t in plan.techniques if not t.is_off and t.option != conf.group_defaults()[t.group]
-    ]
+    defaults = {group: _default_option(group, plan) for group in conf.group_defaults()}
+    used = [f"{t.group}={t.option}" for t in plan.techniques if not t.is_off and t.option != defaults.get(t.group)]
     return " ".join(used) or f"model={plan.choices['model']}"

@@ -18,7 +18,13 @@ from memexp.plan.values import show
 
 _PREFIX = {OverrideType.CHANGE: "", OverrideType.ADD: "+", OverrideType.FORCE_ADD: "++", OverrideType.DEL: "~"}
 # Mappings that take any key, so that the user need not know Hydra's "+" for it.
-_OPEN = ("trainer.args.", "data.columns.")
+_OPEN = ("trainer.args.", "data.columns.", "model.config.")
+# How an option's file is made, which is not the user's to set.
+_MADE = {
+    *("about", "auto", "confirm", "env", "is_off", "needs", "same_loss", "trainers", "sets", "kind", "model_type"),
+    *("config_class", "trainer_class"),
+}
+_MADE_KEYS = {"trainer.name", "gpu.name", "peft.peft", "attention.model", "precision.model"}
 
 
 def normalise(overrides: Sequence[str], groups: dict[str, list[str]]) -> list[str]:
@@ -34,6 +40,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     parser = OverridesParser.create()
     parsed = []
     for text in overrides:
+        if not isinstance(text, str):
+            raise PlanError(f"{text!r} is no text: an override is a string such as 'packing=bfd'.")
         try:
             parsed.append(parser.parse_override(_quoted_baseline(text)))
         except HydraException as error:
@@ -56,9 +64,13 @@ def require_single(overrides: Sequence[str], advice: str) -> None:
 def _normalise(override: Override, groups: dict[str, list[str]]) -> str:
     key = override.key_or_group
     line = override.input_line or ""
+    if key == "trainer.args":
+        raise PlanError(f"{line}: type one argument at a time, as in trainer.args.weight_decay=0.1.")
     if override.type is OverrideType.CHANGE and key.startswith(_OPEN):
         return f"++{line}"
     if key in groups and override.package is None and override.value_type is not None:
+        if override._value is None:
+            raise PlanError(f"{line}: {key} is one of its options: {', '.join(groups[key])}.")
         value: Any = _named(override._value)
         _check_options(key, _elements(value), groups[key])
         # Only what holds a boolean is written anew: Hydra's own text of a glob, say, is not an override any more.
@@ -102,10 +114,23 @@ def _check_options(group: str, names: list[str], options: list[str]) -> None:
 
 def _check_key(override: Override, groups: dict[str, list[str]]) -> None:
     key = override.key_or_group
-    root = key.split(".")[0].split("@")[0]
+    root, _, leaf = key.split("@")[0].partition(".")
+    field = leaf.partition(".")[0]
+    made = field in _MADE or f"{root}.{field}" in _MADE_KEYS or (field == "args" and root != "trainer")
+    if root in groups and leaf and made:
+        raise PlanError(
+            f"{override.input_line}: {root}.{field} belongs to the option itself. Type {root}=OPTION instead."
+        )
     values = [name for name in primary() if name not in ("defaults", "hydra")]
     known = [*groups, *values]
-    if override.type is not OverrideType.CHANGE or root in known or root.split("/")[0] == "hydra":
+    if root.split("/")[0] == "hydra":
+        return
+    if root in known:
+        adds = override.type in (OverrideType.ADD, OverrideType.FORCE_ADD)
+        if adds and leaf and root in groups and not key.startswith(_OPEN):
+            raise PlanError(
+                f"{override.input_line}: {root} reads no field but its own. Type {root}.{leaf}=… without the +."
+            )
         if root in values and isinstance(override._value, Sweep | str | int | float | bool | None.__class__):
             _check_leaf(key, root, override)
         return

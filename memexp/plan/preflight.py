@@ -32,6 +32,16 @@ def trainer_takes_it(plan: Plan, machine: Machine) -> Refusal | None:
     return None
 
 
+def one_process_a_cell(plan: Plan, machine: Machine) -> Refusal | None:
+    if plan.work.processes == 1:
+        return None
+    return Refusal(
+        "unsupported",
+        f"launch.processes={plan.work.processes}: launch={plan.choices['launch']} trains in one process. "
+        "Type launch.processes=1.",
+    )
+
+
 def padding_free_cuts_nothing(plan: Plan, machine: Machine) -> Refusal | None:
     # trl 1.16, SFTTrainer.__init__: max_length is not enforced without packing, and TRL raises.
     args = plan.work.trainer.args
@@ -140,6 +150,7 @@ def _need(need: str, technique: Technique, plan: Plan, machine: Machine) -> Refu
 
 RULES: tuple[Rule, ...] = (
     trainer_takes_it,
+    one_process_a_cell,
     padding_free_cuts_nothing,
     packing_needs_a_length,
     selective_without_adapters,

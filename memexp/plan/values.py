@@ -9,12 +9,13 @@ from memexp.plan.plan import PlanError
 
 @dataclass(frozen=True)
 class Rule:
-    """`minimum` is the smallest value that makes sense; `may_be_null` where null has a meaning of its own."""
+    """`minimum` and `maximum` bound what makes sense; `may_be_null` where null has a meaning of its own."""
 
     kind: type
     minimum: float | None = None
     may_be_null: bool = False
     example: str = ""
+    maximum: float | None = None
 
 
 RULES = {
@@ -23,7 +24,7 @@ RULES = {
     "batch_size": Rule(int, 1, False, "batch_size=4"),
     "gradient_accumulation": Rule(int, 1, False, "gradient_accumulation=1"),
     "learning_rate": Rule(float, 0, True, "learning_rate=2e-5, or learning_rate=null for the trainer's own"),
-    "seed": Rule(int, 0, False, "seed=0"),
+    "seed": Rule(int, 0, False, "seed=0", 2**32 - 1),
     "steps": Rule(int, 1, False, "steps=5"),
     "unmeasured_steps": Rule(int, 0, False, "unmeasured_steps=2"),
     "budget.tokens": Rule(int, 1, True, "budget.tokens=100000"),
@@ -40,7 +41,13 @@ RULES = {
     "baseline": Rule(str, None, True, "baseline='packing=none,offload=false'"),
     "peft.r": Rule(int, 1, False, "peft.r=16"),
     "peft.alpha": Rule(float, 1e-9, False, "peft.alpha=32"),
-    "peft.dropout": Rule(float, 0, False, "peft.dropout=0.05"),
+    "peft.dropout": Rule(float, 0, False, "peft.dropout=0.05", 1),
+    "allocator.conf": Rule(str, None, True, "allocator.conf='max_split_size_mb:128'"),
+    "model.config": Rule(dict, None, False, "model.config.num_hidden_layers=4"),
+    "model.path": Rule(str, None, True, "model.path=FOLDER"),
+    "data.path": Rule(str, None, False, "data.path=FILE"),
+    "data.columns": Rule(dict, None, True, "data.columns.text=body"),
+    "trainer.args": Rule(dict, None, False, "trainer.args.weight_decay=0.1"),
     "model.trust_remote_code": Rule(bool, None, False, "model.trust_remote_code=true"),
 }
 CHOICES = {"model.weights": ("random", "pretrained"), "isolation": ("auto", "fresh", "warm")}
@@ -57,9 +64,20 @@ def check_values(job: dict[str, Any]) -> None:
         found, value = select(job, key)
         if found and value not in allowed:
             raise PlanError(f"{key}={show(value)}: choose one of {', '.join(allowed)}.")
+    _check_target_modules(job)
     given = [key for key in BUDGETS if select(job, key)[1] is not None]
     if len(given) > 1:
         raise PlanError(f"{' and '.join(given)} are both set: a budget is one of them. Leave the others null.")
+
+
+def _check_target_modules(job: dict[str, Any]) -> None:
+    found, value = select(job, "peft.target_modules")
+    names = value if isinstance(value, list) else [value]
+    if found and not (names and all(isinstance(name, str) and name for name in names)):
+        raise PlanError(
+            f"peft.target_modules={show(value)}: these are linear layers. Type peft.target_modules=all-linear, "
+            "or peft.target_modules=[q_proj,v_proj]."
+        )
 
 
 def select(job: dict[str, Any], key: str) -> tuple[bool, Any]:
@@ -86,11 +104,15 @@ def _check(key: str, value: Any, rule: Rule) -> None:
         raise PlanError(f"{key}=null: {key} needs a value. Type for example {rule.example}.")
     typed = f"{key}={show(value)}"
     if not _is(value, rule.kind):
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a set of values"}
         raise PlanError(f"{typed}: {key} is {names[rule.kind]}. Type for example {rule.example}.")
-    if rule.minimum is not None and value < rule.minimum:
-        least = "more than 0" if 0 < rule.minimum < 1 else f"at least {rule.minimum:g}"
-        raise PlanError(f"{typed}: {key} must be {least}. Type for example {rule.example}.")
+    if rule.minimum is not None and not rule.minimum <= value <= (math.inf if rule.maximum is None else rule.maximum):
+        raise PlanError(f"{typed}: {key} must be {_bounds(rule)}. Type for example {rule.example}.")
+
+
+def _bounds(rule: Rule) -> str:
+    least = "more than 0" if rule.minimum and 0 < rule.minimum < 1 else f"at least {rule.minimum:g}"
+    return least if rule.maximum is None else f"{least} and at most {rule.maximum:.12g}"
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -68,7 +68,11 @@ def build_trainer(
     if plan.work.peft is not None:
         import peft
 
-        peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **plan.work.peft)
+        fields = dict(plan.work.peft)
+        # peft reads a bare string as a pattern for whole names; a user means one of the layers of that name.
+        if isinstance(fields["target_modules"], str) and fields["target_modules"] != "all-linear":
+            fields["target_modules"] = [fields["target_modules"]]
+        peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **fields)
     return cls(model=model, args=args, train_dataset=rows, processing_class=tokenizer, peft_config=peft_config)
 
 

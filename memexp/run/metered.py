@@ -11,7 +11,8 @@ from memexp.measure.memory import MemoryMeter
 from memexp.measure.speed import StepClock
 from memexp.measure.tokens import BatchCount, CountingCollator
 from memexp.run.budget import Steps
-from memexp.run.prepared import row_lengths
+from memexp.run.prepared import has_something_to_learn, row_lengths
+from memexp.run.refusal import Refused
 
 OnStep = Callable[[str, int], None]
 
@@ -92,6 +93,8 @@ def metered(base: Any, meters: Meters) -> Any:
                 whole_args.max_length, whole_args.shuffle_dataset = None, False
                 dataset = prepare(dataset, processing_class, whole_args, False, formatting_func, dataset_name)
             meters.tokenised(dataset)
+            if not has_something_to_learn(dataset):
+                raise Refused("invalid_data", "there is nothing to learn: no row has a second token with a label.")
             return prepare(dataset, processing_class, args, packing, None, dataset_name)
 
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:

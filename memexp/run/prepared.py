@@ -16,6 +16,11 @@ def row_lengths(rows: Any) -> list[int]:
     return lengths
 
 
+def has_something_to_learn(rows: Any) -> bool:
+    """Whether any row has a token that is predicted: a label that is not ignored, behind the first of its row."""
+    return any(label != -100 for labels in rows["labels"] for label in labels[1:])
+
+
 def describe_data(
     rows_in: int, tokenised: Sequence[int], prepared: Sequence[int], packing: str, max_length: int | None
 ) -> dict[str, Any]:
@@ -27,7 +32,7 @@ def describe_data(
     packed = packing != "none"
     return {
         "rows_in": rows_in,
-        "rows_kept": rows_in if packed else len(prepared),
+        "rows_kept": sum(length > 0 for length in tokenised) if packed else len(prepared),
         "rows_packed": len(prepared) if packed else None,
         "kept_tokens": kept,
         "kept_fraction": kept / before if before else None,

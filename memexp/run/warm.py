@@ -80,7 +80,7 @@ class WarmProcess:
         log = plan_path.with_name("log.txt")
         request = {"plan": str(plan_path), "log": str(log), "environment": worker_changes(plan)}
         self._socket = socket.socket(socket.AF_UNIX)
-        self._lines = self._socket.makefile("r", encoding="utf-8")
+        self._received = b""
         try:
             self._socket.connect(address)
             self._socket.sendall((json.dumps(request) + "\n").encode())
@@ -106,6 +106,7 @@ class WarmProcess:
             self.kill()
             return None
         except OSError:
+            self._end_group()  # the server died, and the cell must not train on beside the next one
             code = -signal.SIGKILL
         self._close()
         return code
@@ -116,20 +117,28 @@ class WarmProcess:
         One that has not begun is ended by the server, which finds that we hung up.
         """
         if self._pid is not None:
+            self._end_group()
             with contextlib.suppress(OSError):
-                os.killpg(self._pid, signal.SIGKILL)
                 self._socket.settimeout(10)
                 self._answer()
         self._close()
 
+    def _end_group(self) -> None:
+        assert self._pid is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+
     def _close(self) -> None:
-        self._lines.close()
         self._socket.close()
 
     def _answer(self) -> dict[str, Any]:
-        line = self._lines.readline()
-        if not line:
-            raise ConnectionResetError("the warm server closed the connection")
+        # No file object over the socket: one that has timed out once cannot be read again.
+        while b"\n" not in self._received:
+            received = self._socket.recv(4096)
+            if not received:
+                raise ConnectionResetError("the warm server closed the connection")
+            self._received += received
+        line, _, self._received = self._received.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

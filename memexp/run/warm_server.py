@@ -85,6 +85,9 @@ class Server:
         pid = os.fork()
         if pid == 0:
             self._become_worker(request, connection)
+        # Here too, so that the group is there to be ended whichever of the two comes first.
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
         self.cells[pid] = connection
         self.selector.register(connection, selectors.EVENT_READ, data=pid)
         _send(connection, {"pid": pid})
@@ -108,7 +111,8 @@ class Server:
     def _become_worker(self, request: dict[str, Any], connection: socket.socket) -> NoReturn:
         code = 1
         try:
-            os.setsid()
+            with contextlib.suppress(OSError):
+                os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.selector.close()

@@ -62,10 +62,11 @@ class Watch:
     def _look(self, announce: bool) -> None:
         for plan in list(self._open.values()):
             path = self.folder.record(plan.id)
-            if not path.exists():
-                continue
+            try:
+                record = Record.read(path)
+            except (OSError, TypeError, ValueError):
+                continue  # not there yet; what is there and damaged is named when the sweep ends
             del self._open[plan.id]
-            record = Record.read(path)
             self.on_done(path, {"choices": plan.choices, **plan.work.to_dict()})
             if announce:
                 self._ran += 1

@@ -6,6 +6,9 @@ Whatever goes wrong in here is a row: the record says what, the log has the trac
 (an exit, a signal) leaves no record, and the parent writes one then.
 """
 
+import contextlib
+import ctypes
+import signal
 import sys
 import tempfile
 import time
@@ -28,16 +31,19 @@ from memexp.run.device import Device
 from memexp.run.environment import describe_worker
 from memexp.run.launch import MEASURED, base_record
 from memexp.run.metered import Meters, StepEdges, metered
-from memexp.run.prepared import row_lengths
+from memexp.run.prepared import has_something_to_learn, row_lengths
 from memexp.run.progress import Progress, write_progress
 from memexp.run.refusal import Refused
 from memexp.run.summary import data_fields, is_oom, loss_fields, memory_fields, oom_fields, speed_fields
 from memexp.run.tokens_cache import TokensCache
 from memexp.run.worst_case import worst_case_step
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
 
 def main(plan_path: str, process: str = "fresh") -> int:
     """Run one plan and leave its record beside it for the parent. Returns 0, the exit code of a record written."""
+    _end_with_parent()
     path = Path(plan_path)
     plan = Plan.read(path)
     job = Job(plan, path.parent, process)
@@ -110,12 +116,10 @@ class Job:
     def _train(self) -> None:
         trainer, args = self.trainer, self.trainer.args
         lengths = row_lengths(trainer.train_dataset)
-        try:
-            steps = count_steps(
-                self.plan.work.budget, lengths, args.per_device_train_batch_size, args.gradient_accumulation_steps
-            )
-        except ValueError as error:
-            raise Refused("invalid_data", f"data={self.plan.work.data['kind']}: {error}.") from error
+        if not has_something_to_learn(trainer.train_dataset):
+            raise Refused("invalid_data", f"no token with a label is left within max_length={args.max_length}.")
+        batch_size, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
+        steps = count_steps(self.plan.work.budget, lengths, batch_size, accumulation)
         args.max_steps = steps.total
         collator = trainer.data_collator
         trainer.data_collator = self.meters.collator = CountingCollator(collator, packed=args.packing)
@@ -146,6 +150,12 @@ class Job:
             environment={**describe_worker(self.process), **self.device.facts},
             timing=Timing(setup_seconds=self.setup_seconds, train_seconds=self.train_seconds),
         )
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed trains for nobody. Linux only; elsewhere it trains to its end."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _reason(error: Exception) -> str:
