@@ -41,7 +41,7 @@ class Watch:
         if self._live is not None:
             self._live.start()
             self._task = self._live.add_task(
-                "starting", total=len(self.plans), completed=len(self.plans) - len(self._open)
+                "starting", total=len(self.plans), completed=len(self.plans) - len(self._open), left=""
             )
         self._thread.start()
         return self
