@@ -5,10 +5,10 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help sweep test lint bench format clean
+.PHONY: help sweep test lint bench check-traces format clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 sweep: $(STAMP) ## train the four cells of packing x offload and compare them
 	$(RUN) -m memexp -m packing=bfd,wrapped offload=true,false
@@ -23,6 +23,9 @@ lint: $(STAMP) ## ruff and mypy
 
 bench: $(STAMP) ## what a cell costs beside its training, warm against fresh
 	$(RUN) -m tools.bench
+
+check-traces: $(STAMP) ## replay recorded allocator traces: make check-traces TRACES=folder
+	$(RUN) -m memexp.simulate.traces $(TRACES)
 
 format: $(STAMP) ## put every file into ruff's format
 	$(RUN) -m ruff check --fix .
