@@ -1,10 +1,12 @@
-"""`memexp report FOLDER`: a sweep's tables once more, from its JSON files alone."""
+"""`memexp report FOLDER`: a sweep's tables once more, and each cell's peak taken apart, from JSON files alone."""
 
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from memexp.results.grid import Grid
+from memexp.results.peak import peak_lines
 from memexp.results.store import read_records, read_sweep, write_records_jsonl
 from memexp.results.sweep import SweepFolder
 from memexp.results.table import make_table, print_table, write_tables
@@ -26,6 +28,8 @@ def report(path: Path, console: Console) -> int:
     stored = read_records(folder, sweep)
     table = make_table(sweep, stored.records, stored.missing, stored.damaged)
     print_table(table, console)
+    for line in peak_lines(Grid(sweep, stored.records)):
+        console.print(Text(line), soft_wrap=True)
     write_records_jsonl(folder, stored.records)
     write_tables(folder, table)
     return 0
