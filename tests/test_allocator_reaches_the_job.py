@@ -19,6 +19,10 @@ def test_each_cell_runs_under_its_own_settings(tmp_path: Path, monkeypatch: pyte
     )  # fmt: skip
     settings = {option: record["effective"]["allocator"] for option, record in result.by("allocator").items()}
     assert settings == {"expandable": "expandable_segments:True", "default": None}
+    for record in result.records:
+        allocator = record["environment"]["allocator"]
+        assert allocator["effective"] == record["effective"]["allocator"]
+        assert allocator["inherited"]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:False"
     assert all(record["effective"]["fell_back"] == [] for record in result.records)
 
 

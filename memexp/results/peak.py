@@ -39,14 +39,11 @@ def _cell(name: str, record: Record) -> Iterator[str]:
         yield f"  by step      {_spark(sizes)}  {bytes_text(min(sizes))} to {bytes_text(max(sizes))}"
 
 
-def _bars(categories: dict[str, int]) -> Iterator[str]:
-    total = sum(categories.values())
-    if not total:
-        return
-    for name, size in sorted(categories.items(), key=lambda item: -item[1]):
-        if size:
-            bar = "█" * max(1, round(_BAR * size / total))
-            yield f"  {visible(name.removesuffix('_bytes')):<12} {bytes_text(size):>10}  {bar}"
+def _bars(categories: dict[str, int | None]) -> Iterator[str]:
+    known = {name: size for name, size in categories.items() if size}
+    for name, size in sorted(known.items(), key=lambda item: -item[1]):
+        bar = "█" * max(1, round(_BAR * size / sum(known.values())))
+        yield f"  {visible(name.removesuffix('_bytes')):<12} {bytes_text(size):>10}  {bar}"
 
 
 def _spark(sizes: Sequence[int]) -> str:

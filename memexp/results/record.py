@@ -11,6 +11,14 @@ from memexp.frozen import Frozen
 SCHEMA_VERSION = 1
 STATUSES = ("ok", "oom", "refused", "failed", "timeout", "killed")
 REASON_KINDS = ("unsupported", "conflict", "needs_hardware", "needs_package", "invalid_data", "not_found")
+CATEGORIES = (
+    "weights_bytes",
+    "gradients_bytes",
+    "optimizer_bytes",
+    "activations_bytes",
+    "logits_bytes",
+    "workspaces_bytes",
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Memory(Frozen):
     peak_reserved_bytes: int | None = None
     peak_phase: str | None = None
     phases: dict[str, Any] = field(default_factory=dict)
-    peak_categories: dict[str, Any] = field(default_factory=dict)
+    peak_categories: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(CATEGORIES))
     worst_case_peak_allocated_bytes: int | None = None
     device_used_peak_bytes: int | None = None
     host_peak_bytes: int | None = None

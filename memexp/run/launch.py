@@ -20,7 +20,7 @@ from memexp.invocation import replay_command
 from memexp.plan.plan import Plan
 from memexp.results.record import Record, Timing
 from memexp.results.store import write_record
-from memexp.run.environment import describe_code, worker_environment
+from memexp.run.environment import ALLOCATOR_VARIABLES, describe_code, worker_environment
 from memexp.run.warm import WarmProcess, WarmServerGone, server_address
 
 # What a worker leaves for its parent, who adds what only a parent knows and makes it the cell's record.json.
@@ -57,7 +57,14 @@ def run_cell(plan_path: Path) -> Record:
     wall = round(time.perf_counter() - started, 6)
     record = replace(
         record,
-        environment={**base_record(plan, record.sweep).environment, **record.environment},
+        environment={
+            **base_record(plan, record.sweep).environment,
+            **record.environment,
+            "allocator": {
+                "effective": record.effective.get("allocator"),
+                "inherited": {name: os.environ.get(name) for name in ALLOCATOR_VARIABLES},
+            },
+        },
         timing=replace(record.timing, wall_seconds=wall, started_at=started_at),
     )
     write_record(plan_path.with_name("record.json"), record)

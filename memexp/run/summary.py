@@ -11,7 +11,7 @@ from memexp.measure.host import host_peak_bytes, pinned_peak_bytes
 from memexp.measure.memory import MemoryMeter
 from memexp.measure.speed import rates
 from memexp.measure.tokens import total
-from memexp.results.record import Data, Loss, Memory, Oom, Speed
+from memexp.results.record import CATEGORIES, Data, Loss, Memory, Oom, Speed
 from memexp.run.metered import Meters
 from memexp.run.prepared import describe_data, row_lengths
 
@@ -22,7 +22,7 @@ def memory_fields(memory: MemoryMeter, device: DeviceSampler | None, categories:
     """Peaks of the device by phase, and of the host for the whole process."""
     return Memory(
         **memory.summary(),
-        peak_categories=categories,
+        peak_categories={name: categories.get(name) for name in CATEGORIES},
         device_used_peak_bytes=device.device_used_peak_bytes if device is not None else None,
         host_peak_bytes=host_peak_bytes(),
         pinned_peak_bytes=pinned_peak_bytes(),
