@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help sweep test lint bench check-traces format clean
+.PHONY: help sweep test lint bench gpu-check check-traces format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ lint: $(STAMP) ## ruff and mypy
 
 bench: $(STAMP) ## what a cell costs beside its training, warm against fresh
 	$(RUN) -m tools.bench
+
+gpu-check: $(STAMP) ## a dozen cells measured on this GPU beside their predictions
+	$(RUN) -m tools.gpu_check
 
 check-traces: $(STAMP) ## replay recorded allocator traces: make check-traces TRACES=folder
 	$(RUN) -m memexp.simulate.traces $(TRACES)
