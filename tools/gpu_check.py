@@ -3,8 +3,8 @@
     python -m tools.gpu_check [--dry-run] [--out FOLDER]
 
 Prints predicted against measured for each cell, and the median, 95th percentile and worst of the differences. The
-records of both land in FOLDER (default results/gpu_check). `--dry-run` predicts on both sides, so that the script can be
-tried where there is no GPU. Left out: memory snapshots, which the workers do not record.
+records of both land in FOLDER (default results/gpu_check). `--dry-run` predicts on both sides, so that the script can
+be tried where there is no GPU. Left out: memory snapshots, which the workers do not record.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def compare(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
 def _run(out: Path, name: str, backend: str, card: str, overrides: list[str]) -> list[Record]:
     fixed = [f"results_dir={out}", f"sweep={name}", f"backend={backend}", f"gpu={card}", "steps=3", "logger=none"]
     code = memexp(["-m", *fixed, *overrides])
-    if code == 2:
+    if code not in (0, 1):
         sys.exit(code)
     folder = SweepFolder(out / name)
     return list(read_records(folder, read_sweep(folder)).records)
