@@ -49,11 +49,6 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def swept_keys(overrides: Sequence[str]) -> list[str]:
-    """The keys that list several values, in the order typed."""
-    return [override.key_or_group for override in parse(overrides) if override.is_sweep_override()]
-
-
 def require_single(overrides: Sequence[str], advice: str) -> None:
     """Raise PlanError where a value lists several: a single run takes one. `advice` says what to do instead."""
     for override in parse(overrides):

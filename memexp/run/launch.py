@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from memexp.invocation import replay_command
 from memexp.plan.plan import Plan
@@ -28,45 +29,22 @@ MEASURED = "measured.json"
 
 
 def run_cell(plan_path: Path) -> Record:
-    """Train one planned cell in its own process, write its record.json, and return it. Raises KeyboardInterrupt only.
+    """Train one planned cell in its own process, write its record.json, and return it.
 
-    `plan_path` is `…/<sweep>/cells/<id>/plan.json`; the record and the log land beside it.
+    `plan_path` is `…/<sweep>/cells/<id>/plan.json`; the record and the log land beside it. Whatever happens to the worker
+    is in the record. Raises KeyboardInterrupt, which leaves no record, and OSError where nothing can be written.
     """
     plan = Plan.read(plan_path)
-    plan_path.with_name(MEASURED).unlink(missing_ok=True)
-    started, started_at = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-    process: FreshProcess | WarmProcess | None = None
-    try:
-        with _interrupts_wait():
-            process = _start(plan, plan_path)
-        try:
-            outcome = process.wait(plan.timeout_seconds)
-        except WarmServerGone:
-            with _interrupts_wait():
-                process = FreshProcess(plan, plan_path)
-            outcome = process.wait(plan.timeout_seconds)
-    except BaseException:
-        if process is not None:
-            process.kill()  # an interrupted cell leaves no record, so that resuming runs it
-        raise
     measured = plan_path.with_name(MEASURED)
+    measured.unlink(missing_ok=True)
+    started, started_at = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
+    outcome = _run_worker(plan, plan_path)
     if outcome == 0 and measured.exists():
         record = Record.read(measured)
     else:
         record = _record_of_a_death(plan, plan_path, outcome)
-    wall = round(time.perf_counter() - started, 6)
-    record = replace(
-        record,
-        environment={
-            **base_record(plan, record.sweep).environment,
-            **record.environment,
-            "allocator": {
-                "effective": record.effective.get("allocator"),
-                "inherited": {name: os.environ.get(name) for name in ALLOCATOR_VARIABLES},
-            },
-        },
-        timing=replace(record.timing, wall_seconds=wall, started_at=started_at),
-    )
+    timing = replace(record.timing, wall_seconds=round(time.perf_counter() - started, 6), started_at=started_at)
+    record = replace(record, environment=_environment(plan, record), timing=timing)
     write_record(plan_path.with_name("record.json"), record)
     measured.unlink(missing_ok=True)
     return record
@@ -128,6 +106,31 @@ class FreshProcess:
         # Whatever the worker started and left behind goes with it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _run_worker(plan: Plan, plan_path: Path) -> int | None:
+    """The exit code, minus the number of the signal that ended it, or None where its time was up."""
+    process: FreshProcess | WarmProcess | None = None
+    try:
+        with _interrupts_wait():
+            process = _start(plan, plan_path)
+        try:
+            return process.wait(plan.timeout_seconds)
+        except WarmServerGone:
+            with _interrupts_wait():
+                process = FreshProcess(plan, plan_path)
+            return process.wait(plan.timeout_seconds)
+    except BaseException:
+        if process is not None:
+            process.kill()  # an interrupted cell leaves no record, so that resuming runs it
+        raise
+
+
+def _environment(plan: Plan, record: Record) -> dict[str, Any]:
+    """What only the parent knows of where a cell ran, and what the worker said of it."""
+    inherited = {name: os.environ.get(name) for name in ALLOCATOR_VARIABLES}
+    allocator = {"effective": record.effective.get("allocator"), "inherited": inherited}
+    return {**base_record(plan, record.sweep).environment, **record.environment, "allocator": allocator}
 
 
 @contextlib.contextmanager
