@@ -24,7 +24,7 @@ from memexp.results.store import read_records, write_record, write_records_jsonl
 from memexp.results.sweep import Sweep, SweepFolder
 from memexp.results.table import make_table, print_table, write_tables
 from memexp.run.environment import allocator_note
-from memexp.run.folder import open_folder
+from memexp.run.folder import only_run, open_folder
 from memexp.run.launch import refused_record, run_cell
 from memexp.run.warm import warm_server
 from memexp.run.watch import Watch
@@ -78,14 +78,16 @@ def run_sweep(configs: Sequence[DictConfig], launch: Launch, single: bool = Fals
         _print_plans(plans, console, composing_seconds, planning_seconds)
         return 0
     sweep, folder, unique = open_folder(configs[0], plans)
-    finished = {record.id for record in read_records(folder, sweep).records}
-    _write_refused(unique, sweep, folder, finished)
+    finished = {record.id for record in read_records(folder, sweep).records if _stands(record)}
     pending = [plan for plan in unique if plan.id not in finished and plan.refusal is None]
+    for plan in pending:
+        folder.record(plan.id).unlink(missing_ok=True)
+    _write_refused(unique, sweep, folder, finished)
     _announce(plans, unique, pending, folder, console)
     logger: Any = OmegaConf.to_container(configs[0].logger, resolve=True)
     exporter = Exporter(Settings.from_dict({**logger, "folder": str(folder.path)}))
     try:
-        with warm_server(pending), Watch(folder, unique, console, exporter.cell_done):
+        with only_run(folder), warm_server(pending), Watch(folder, unique, console, exporter.cell_done):
             launch(folder.path, [folder.plan(plan.id) for plan in pending])
     except KeyboardInterrupt:
         console.print(f"\nInterrupted. To run the rest: {resume_command(sweep.name)}", markup=False)
@@ -94,6 +96,11 @@ def run_sweep(configs: Sequence[DictConfig], launch: Launch, single: bool = Fals
         for line in exporter.close():
             console.print(line, markup=False)
     return _finish(sweep, folder, console, single)
+
+
+def _stands(record: Record) -> bool:
+    """Whether a record is final. What was missing may be there by now; rows that were no data are still none."""
+    return record.status != "refused" or record.reason_kind == "invalid_data"
 
 
 def _write_refused(plans: Sequence[Plan], sweep: Sweep, folder: SweepFolder, finished: set[str]) -> None:

@@ -1,5 +1,6 @@
 """What the user typed, so that the commands memexp prints can be pasted back."""
 
+import itertools
 import shlex
 import sys
 from collections.abc import Sequence
@@ -29,10 +30,22 @@ def as_typed(overrides: Sequence[str]) -> list[str]:
     return [_bare(override) for override in overrides if not override.startswith("dry_run=")]
 
 
-def replay_command(overrides: Sequence[str]) -> str:
+def config_flags() -> list[str]:
+    """`-cd` and `-cn` as typed, with `-m` where they name a sweep: what a file sets is part of a cell."""
+    flags = ("-cd", "-cn", "-cp", "--config-dir", "--config-name", "--config-path")
+    kept: list[str] = []
+    for argument, value in itertools.zip_longest(_typed, _typed[1:], fillvalue=""):
+        if argument in flags:
+            kept += [argument, value]
+        elif argument.startswith(tuple(f"{flag}=" for flag in flags)):
+            kept.append(argument)
+    return ["-m", *kept] if kept and {"-m", "--multirun"} & set(_typed) else kept
+
+
+def replay_command(overrides: Sequence[str], flags: Sequence[str] = ()) -> str:
     """The command that runs one cell again by itself. Keys of W&B and of the sweep are no part of it."""
     kept = [override for override in overrides if not override.startswith(("sweep=", "results_dir=", "logger"))]
-    return shlex.join(["python", "-m", "memexp", *as_typed(kept)])
+    return shlex.join(["python", "-m", "memexp", *flags, *as_typed(kept)])
 
 
 def _bare(override: str) -> str:

@@ -1,6 +1,8 @@
 """The command line as a tired user types it: one clear line, the right exit code, and nothing started."""
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -120,6 +122,18 @@ def test_every_shipped_sweep_plans_and_says_how_to_run_it(name: str, capsys: pyt
     header = (sweeps_dir() / f"{name}.yaml").read_text()
     assert f"python -m memexp -m -cn sweeps/{name}" in header
     assert "Shows: " in header
+
+
+@pytest.mark.parametrize("name", shipped_sweeps())
+def test_a_cells_replay_command_is_that_cell(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["-m", "-cn", f"sweeps/{name}", "backend=cuda", "logger=none", f"results_dir={tmp_path}"]
+    assert main(command) == 0  # refused where there is no GPU: nothing is trained here
+    (folder,) = tmp_path.iterdir()
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    for record in (records[0], records[-1]):
+        capsys.readouterr()
+        assert main([*shlex.split(record["environment"]["replay"])[3:], "--dry-run"]) == 0
+        assert capsys.readouterr().out.split()[0] == record["id"]
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "with SIGINT ignored, as a shell's background job"])

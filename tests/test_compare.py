@@ -215,6 +215,14 @@ def test_a_token_budget_is_the_same_work_within_a_batch() -> None:
     assert flagged(*cells) == []
 
 
+def test_other_token_budgets_are_different_work() -> None:
+    cells = [
+        made(i, choices={"packing": p, "budget.tokens": n}, data=Data(real_tokens=n))
+        for i, p, n in (("a", "none", 100), ("b", "bfd", 37))
+    ]
+    assert flagged(*cells) == ["b"]
+
+
 def test_simulated_cells_sample_steps_and_are_never_different_work() -> None:
     cells = [worked(i, p, n, backend="simulate") for i, p, n in (("a", "none", 50), ("b", "bfd", 125))]
     assert flagged(*cells) == []

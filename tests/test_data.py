@@ -52,6 +52,13 @@ def test_a_column_may_have_another_name(tmp_path: Path) -> None:
     assert data(path, "data.columns.text=body")["text"] == ["a"]
 
 
+def test_a_column_that_was_named_decides_what_the_rows_are(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", {"messages": CHAT, "body": "a"})
+    assert data(path, "data.columns.text=body").column_names == ["text"]
+    with pytest.raises(Refused, match="no column bodi to read as text; it has messages, body"):
+        data(path, "data.columns.text=bodi")
+
+
 @pytest.mark.parametrize("text", ['\ufeff{"text": "a"}\n', '{"text": "a"}\r\n\r\n', '\n{"text": "a"}\n   \n'])
 def test_a_byte_order_mark_and_blank_lines_are_no_rows(tmp_path: Path, text: str) -> None:
     (tmp_path / "rows.jsonl").write_bytes(text.encode())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sweeping import sweep, write_rows
 
+from memexp.results.sweep import SweepFolder
 from memexp.run import folder as folders
 
 pytestmark = pytest.mark.usefixtures("warm_cells")
@@ -66,7 +67,28 @@ def test_a_grown_axis_keeps_what_was_run(tmp_path: Path, data: tuple[str, ...]) 
     assert len(grown.rows) == 3
 
 
-@pytest.mark.parametrize("change", [["seed=0,1"], ["packing=none,bfd", "batch_size=1"]])
+def test_a_refusal_does_not_outlive_its_reason(tmp_path: Path) -> None:
+    rows = tmp_path / "later.jsonl"
+    command = ("-m", "seed=0,1", "sweep=mine", *SHORT, "data=jsonl", f"data.path={rows}")
+    before = sweep(tmp_path / "results", *command)
+    assert {record["reason_kind"] for record in before.records} == {"not_found"}
+    write_rows(rows)
+    after = sweep(tmp_path / "results", *command)
+    # A file that is there is other data, so these are other cells; what is refused stays named beside them.
+    assert [record["status"] for record in after.records if record["reason_kind"] != "not_found"] == ["ok", "ok"]
+
+
+def test_two_processes_never_run_one_sweep(tmp_path: Path, data: tuple[str, ...]) -> None:
+    (tmp_path / "mine").mkdir()
+    with folders.only_run(SweepFolder(tmp_path / "mine")):
+        result = sweep(tmp_path, "sweep=mine", *data)
+    assert result.code == 2
+    assert "another process" in result.err
+
+
+@pytest.mark.parametrize(
+    "change", [["seed=0,1"], ["packing=none,bfd", "batch_size=1"], ["packing=none,bfd", "peft=lora"]]
+)
 def test_another_sweep_never_lands_in_the_same_folder(tmp_path: Path, data: tuple[str, ...], change: list[str]) -> None:
     first = sweep(tmp_path, "-m", "packing=none,bfd", "sweep=mine", *data)
     assert first.folder is not None
@@ -75,6 +97,12 @@ def test_another_sweep_never_lands_in_the_same_folder(tmp_path: Path, data: tupl
     assert other.code == 2
     assert "sweep=mine" in other.err
     assert sorted(path.name for path in (first.folder / "cells").iterdir()) == before
+
+
+def test_other_options_of_an_axis_join_those_that_were_run(tmp_path: Path, data: tuple[str, ...]) -> None:
+    sweep(tmp_path, "-m", "packing=none,bfd", "sweep=mine", *data)
+    joined = sweep(tmp_path, "-m", "packing=wrapped,bfd_split", "sweep=mine", *data)
+    assert [row["packing"] for row in joined.rows] == ["none", "bfd", "wrapped", "bfd_split"]
 
 
 def test_a_value_of_300_characters_works(tmp_path: Path, data: tuple[str, ...]) -> None:

@@ -104,6 +104,7 @@ def test_load_names_load_sweep_where_a_value_lists_several() -> None:
         (["peft.r=8"], "peft=lora has it"),
         (["data=jsonl"], "Type data.path="),
         (["model=tiny", "model.weights=pretrained"], "model.path="),
+        (["model=tiny", "model.path=x"], "model.weights=pretrained"),
         (["model.weights=foo"], "random, pretrained"),
         (["trainer.args.weight_decy=1"], "Did you mean trainer.args.weight_decay?"),
         (["trainer.args.max_steps=3"], "budget.steps=100"),

@@ -36,6 +36,8 @@ def planned(machine: Machine, *overrides: str) -> Plan:
         (LAPTOP, ["backend=cpu", "attention=flash_attention_2"], "needs_hardware", "attention=flash_attention_2"),
         (GPU, ["attention=flash_attention_2"], "needs_package", "memexp[flash]"),
         (LAPTOP, ["padding_free='true'"], "conflict", "max_length=null"),
+        (LAPTOP, ["attention=flash_attention_2", "precision=fp32"], "conflict", "precision=bf16"),
+        (LAPTOP, ["attention=flash_attention_2", "gpu=t4_16gb"], "unsupported", "gpu=t4_16gb"),
         (LAPTOP, ["packing=bfd", "max_length=null"], "conflict", "max_length=1024"),
         (LAPTOP, ["checkpointing=selective", "peft=lora"], "conflict", "checkpointing=full or peft=none"),
         (LAPTOP, ["checkpointing=selective", "attention=eager"], "unsupported", "attention=sdpa"),

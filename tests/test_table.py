@@ -124,7 +124,7 @@ def test_the_values_of_a_column_are_in_line_with_and_without_a_change() -> None:
 
 def test_an_oom_is_a_row_that_says_how_much_was_missing() -> None:
     line = row_of(printed(*two_by_two()), "bfd", "true")
-    assert line == "bfd true OOM in backward of step 1: asked 37.1 GiB, 34.5 free, short by 2.6 GiB"
+    assert line == "bfd true OOM in backward of step 1: asked 37.1 GiB, 34.5 free, at least 2.6 GiB short"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ def test_a_server_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
     before = servers(os.getpid())
     with warm_server([load("backend=cpu")]):
         assert server_address() is not None
-        (server,) = servers(os.getpid()) - before
+        while not (started := servers(os.getpid()) - before):
+            time.sleep(0.01)  # between its fork and its exec it has our name
+        (server,) = started
     assert not is_running(server)
     assert server_address() is None
 
@@ -80,7 +82,11 @@ def test_a_server_killed_under_a_cell_takes_the_cell_with_it(tmp_path: Path, mon
     killer.join()
     (record,) = result.records
     assert record["status"] == "killed"
-    assert not any(is_running(cell) for cell in CELLS)
+    for _ in range(100):  # a signal sent is not yet a process gone
+        if not any(map(is_running, CELLS)):
+            break
+        time.sleep(0.05)
+    assert not any(map(is_running, CELLS))
 
 
 CELLS: list[int] = []

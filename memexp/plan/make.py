@@ -36,6 +36,11 @@ def make_plan(cfg: DictConfig, machine: Machine) -> Plan:
         raise PlanError(f"allocator.conf={job['allocator']['conf']}: {allocator_problem}")
     techniques = {group: name for group, name in options.items() if group not in conf.STRUCTURE and name is not None}
     overrides = tuple(cfg.hydra.overrides.task)
+    typed_path = next((o for o in overrides if o.lstrip("+").startswith("model.path=")), None)
+    if typed_path and job["model"]["weights"] == "random":
+        raise PlanError(
+            f"{typed_path}: a path is read with model.weights=pretrained. Type that too, or leave the path out."
+        )
     work = _work(job, options, techniques)
     return Plan(
         id=work.id(),

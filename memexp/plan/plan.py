@@ -105,7 +105,8 @@ class Work(Frozen):
 
 @dataclass(frozen=True)
 class Plan(Frozen):
-    """One cell of a sweep. `choices` holds every axis as resolved; `overrides` is what to type to run it again.
+    """One cell of a sweep. `choices` holds every axis as resolved; `flags` (a config file) and `overrides` are what to
+    type to run it again.
 
     `name` is what a person calls the cell, its swept axes: `packing=bfd offload=false`.
     """
@@ -115,6 +116,7 @@ class Plan(Frozen):
     choices: dict[str, Any]
     techniques: tuple[Technique, ...] = ()
     overrides: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     name: str = ""
     isolation: str = "fresh"
     timeout_seconds: float | None = None

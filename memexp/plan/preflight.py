@@ -87,6 +87,20 @@ def selective_keeps_a_kernels_output(plan: Plan, machine: Machine) -> Refusal | 
     return None
 
 
+def flash_attention_takes_half_precision(plan: Plan, machine: Machine) -> Refusal | None:
+    # flash-attn 2: "FlashAttention only support fp16 and bf16 data type", on Ampere cards and later.
+    attention = plan.choices["attention"]
+    if not str(attention).startswith("flash"):
+        return None
+    if not plan.work.trainer.args.get("bf16"):
+        return Refusal("conflict", f"attention={attention} takes bf16 alone. Type precision=bf16, or attention=sdpa.")
+    if plan.work.gpu == "t4_16gb":
+        return Refusal(
+            "unsupported", f"attention={attention} needs an Ampere card or a later one, and gpu=t4_16gb is older."
+        )
+    return None
+
+
 def backend_is_here(plan: Plan, machine: Machine) -> Refusal | None:
     if plan.work.backend != "cuda":
         return None
@@ -157,5 +171,6 @@ RULES: tuple[Rule, ...] = (
     selective_keeps_a_kernels_output,
     backend_is_here,
     needs_are_met,
+    flash_attention_takes_half_precision,
     paths_are_there,
 )

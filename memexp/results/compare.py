@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Self
+from typing import Any, Self
 
 from memexp.results.format import option_text
 from memexp.results.grid import Grid, option
@@ -160,16 +160,18 @@ class _Work:
     """
 
     tokens: float | None
+    budgets: frozenset[Any]
     is_sample: bool
 
     @classmethod
     def of(cls, cells: Sequence[Record]) -> Self:
         tokens = _mean([cell.data.real_tokens for cell in cells])
-        budgeted = all(cell.choices.get("budget.tokens") is not None for cell in cells)
-        return cls(tokens, budgeted or any(cell.backend == "simulate" for cell in cells))
+        budgets = frozenset(cell.choices.get("budget.tokens") for cell in cells)
+        return cls(tokens, budgets, any(cell.backend == "simulate" for cell in cells))
 
     def differs_from(self, other: Self) -> bool:
-        if self.is_sample or other.is_sample:
+        one_budget = self.budgets == other.budgets and None not in self.budgets and len(self.budgets) == 1
+        if self.is_sample or other.is_sample or one_budget:
             return False
         change = _percent(other.tokens, self.tokens)
         return change is not None and abs(change) > _SAME_WORK_PERCENT

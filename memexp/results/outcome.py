@@ -33,7 +33,7 @@ def _oom(oom: Oom | None, reason: str) -> str:
         same_unit = figures and figures[0].split()[-1] == free.split()[-1]
         figures.append(f"{free.split()[0] if same_unit else free} free")
     if oom.short_bytes is not None:
-        figures.append(f"short by {_bytes(oom.short_bytes)}")
+        figures.append(f"at least {_bytes(oom.short_bytes)} short")
     return f"{place}: {', '.join(figures)}" if figures else place + (f": {reason}" if reason else "")
 
 

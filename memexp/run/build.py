@@ -45,7 +45,9 @@ def build_model(plan: Plan, config: Any) -> Any:
     dtype = getattr(torch, kwargs.pop("dtype"))
     transformers.set_seed(plan.work.seed)
     if model.weights == "random" or plan.work.backend == "simulate":
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, **kwargs)
+        return transformers.AutoModelForCausalLM.from_config(
+            config, dtype=dtype, trust_remote_code=model.trust_remote_code, **kwargs
+        )
     return transformers.AutoModelForCausalLM.from_pretrained(
         model.path, revision=model.revision, trust_remote_code=model.trust_remote_code, dtype=dtype, **kwargs
     )

@@ -90,8 +90,15 @@ def _hub_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _shape(data: dict[str, Any], row: dict[str, Any]) -> tuple[str, ...]:
+    mapped = data.get("columns") or {}
+    for ours, theirs in mapped.items():
+        if theirs not in row:
+            there = ", ".join(name for name in row if name not in mapped)
+            raise Refused("invalid_data", f"{_where(data)} has no column {theirs} to read as {ours}; it has {there}.")
     for columns in SHAPES:
-        if all(column in row for column in columns):
+        # A column that the user named decides what the rows are.
+        named = not mapped or any(ours in (*columns, "labels") for ours in mapped)
+        if named and all(column in row for column in columns):
             return (*columns, "labels") if columns == ("input_ids",) and "labels" in row else columns
     wanted = "; ".join(" and ".join(columns) for columns in SHAPES)
     raise Refused(

@@ -1,8 +1,10 @@
 """Open the folder of a sweep: a new one, or one of that name to go on with. It never mixes two sweeps."""
 
+import fcntl
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from memexp.invocation import resume_command
+from memexp.invocation import config_flags, resume_command
 from memexp.plan import conf
 from memexp.plan.make import cell_name
 from memexp.plan.plan import Plan, PlanError
@@ -30,7 +32,8 @@ def open_folder(cfg: DictConfig, plans: Sequence[Plan]) -> tuple[Sweep, SweepFol
     unique = list({plan.id: plan for plan in reversed(plans)}.values())[::-1]
     axes = _axes(plans)
     names = [axis.name for axis in axes]
-    unique = [replace(plan, name=cell_name(plan, names)) for plan in unique]
+    flags = tuple(config_flags())
+    unique = [replace(plan, name=cell_name(plan, names), flags=flags) for plan in unique]
     baseline = _baseline(cfg.baseline, axes)
     folder = SweepFolder(_choose(results, cfg.sweep))
     sweep = Sweep(
@@ -106,6 +109,19 @@ def _new_folder(results: Path) -> Path:
         return folder
 
 
+@contextmanager
+def only_run(folder: SweepFolder) -> Iterator[None]:
+    """Hold the sweep's folder while its cells run. Raises PlanError where another process holds it."""
+    with open(folder.path / ".lock", "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise PlanError(
+                f"sweep={folder.path.name} is being run by another process. Wait for it, or type another name."
+            ) from error
+        yield
+
+
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,13 +137,18 @@ def _continued(sweep: Sweep, before: Sweep, folder: SweepFolder) -> Sweep:
             f"sweep={sweep.name} is a sweep over {', '.join(old) or 'no axis'}, and this one is over "
             f"{', '.join(names) or 'no axis'}. {advice}"
         )
-    for key, value in before.fixed.items():
-        if key in sweep.fixed and sweep.fixed[key] != value:
+    for key in {**before.fixed, **sweep.fixed}:
+        old_value, value = (show(s.fixed[key]) if key in s.fixed else "its default" for s in (before, sweep))
+        if old_value != value:
             raise PlanError(
-                f"sweep={sweep.name} was run with {key}={show(value)}, and this command has "
-                f"{key}={show(sweep.fixed[key])}. {advice}"
+                f"sweep={sweep.name} was run with {key}={old_value}, this command has {key}={value}. {advice}"
             )
-    return sweep
+    # What was run before stays in the table, beside what is new.
+    axes = tuple(
+        replace(axis, options=tuple(dict.fromkeys((*earlier.options, *axis.options))))
+        for axis, earlier in zip(sweep.axes, before.axes, strict=True)
+    )
+    return replace(sweep, axes=axes, cells=tuple(dict.fromkeys((*before.cells, *sweep.cells))))
 
 
 def _baseline(text: Any, axes: tuple[Axis, ...]) -> dict[str, Any] | None:

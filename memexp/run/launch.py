@@ -31,15 +31,16 @@ MEASURED = "measured.json"
 def run_cell(plan_path: Path) -> Record:
     """Train one planned cell in its own process, write its record.json, and return it.
 
-    `plan_path` is `…/<sweep>/cells/<id>/plan.json`; the record and the log land beside it. Whatever happens to the worker
-    is in the record. Raises KeyboardInterrupt, which leaves no record, and OSError where nothing can be written.
+    `plan_path` is `…/<sweep>/cells/<id>/plan.json`; the record and the log land beside it. Whatever becomes of the
+    worker is in the record. Raises KeyboardInterrupt, which leaves no record, and OSError where nothing can be written.
     """
     plan = Plan.read(plan_path)
     measured = plan_path.with_name(MEASURED)
     measured.unlink(missing_ok=True)
     started, started_at = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
     outcome = _run_worker(plan, plan_path)
-    if outcome == 0 and measured.exists():
+    if measured.exists() and outcome is not None:
+        # Also where the process came to grief afterwards, on its way out: what it measured is whole.
         record = Record.read(measured)
     else:
         record = _record_of_a_death(plan, plan_path, outcome)
@@ -60,7 +61,7 @@ def refused_record(plan: Plan, sweep: str) -> Record:
 
 def base_record(plan: Plan, sweep: str) -> Record:
     """What is known of a cell before it runs, as a failed record for the caller to change."""
-    environment = {**describe_code(), "replay": replay_command(plan.overrides)}
+    environment = {**describe_code(), "replay": replay_command(plan.overrides, plan.flags)}
     return Record(
         id=plan.id,
         sweep=sweep,
