@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from sweeping import Swept, sweep, write_rows
 
+from memexp.plan import conf
+from memexp.simulate.cards import CARDS
+
 pytestmark = pytest.mark.usefixtures("warm_cells")
 GIB = 2**30
 
@@ -96,6 +99,13 @@ def test_expandable_segments_change_what_is_reserved(tmp_path: Path, short: tupl
     # Tails are split off at 512 bytes instead of 1 MiB.
     assert expandable["peak_allocated_bytes"] < default["peak_allocated_bytes"]
     assert found["expandable"]["effective"]["fell_back"] == []
+
+
+def test_every_card_runs_the_default_job(tmp_path: Path, short: tuple[str, ...]) -> None:
+    cards = conf.groups()["gpu"]
+    assert set(cards) == set(CARDS)
+    result = sweep(tmp_path, *short, "-m", f"gpu={','.join(cards)}", "model=tiny", "steps=1")
+    assert {record["choices"]["gpu"]: record["status"] for record in result.records} == dict.fromkeys(cards, "ok")
 
 
 def test_the_card_changes_the_time_and_the_workspaces_alone(tmp_path: Path, short: tuple[str, ...]) -> None:

@@ -71,8 +71,8 @@ class _DeviceModule(_DummyBackendModule):
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 
-    def is_bf16_supported(self, *_: Any) -> bool:
-        return active_gpu().card.capability >= (8, 0)
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        return including_emulation or active_gpu().card.capability >= (8, 0)
 
     def set_device(self, *_: Any) -> None: ...
 
