@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help sweep test lint bench gpu-check check-traces format clean
+.PHONY: help sweep test lint bench gpu-check check-traces published format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ gpu-check: $(STAMP) ## a dozen cells measured on this GPU beside their predictio
 
 check-traces: $(STAMP) ## replay recorded allocator traces: make check-traces TRACES=folder
 	$(RUN) -m memexp.simulate.traces $(TRACES)
+
+published: $(STAMP) ## predictions beside what others measured on real cards
+	$(RUN) -m tools.published
 
 format: $(STAMP) ## put every file into ruff's format
 	$(RUN) -m ruff check --fix .

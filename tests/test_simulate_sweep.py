@@ -23,7 +23,14 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def main_job(tmp_path_factory: pytest.TempPathFactory, short: tuple[str, ...]) -> Swept:
     results = tmp_path_factory.mktemp("simulated")
     return sweep(
-        results, *short, "-m", "packing=bfd,wrapped", "offload=true,false", "model=qwen2_5_0_5b", "max_length=512"
+        results,
+        *short,
+        "-m",
+        "packing=bfd,wrapped",
+        "offload=true,false",
+        "model=qwen2_5_0_5b",
+        "max_length=512",
+        "steps=1",
     )
 
 

@@ -5,6 +5,7 @@ import torch
 
 from memexp.simulate import CARDS, SimulatedGPU, prepare
 from memexp.simulate.costs import BANDWIDTH_SHARE, FLOPS_SHARE, LAUNCH_SECONDS, LINK_SHARE
+from memexp.simulate.flash import flash_attn_func, flash_attn_varlen_func
 
 prepare()
 CARD = CARDS["a100_80gb"]
@@ -18,6 +19,37 @@ def test_a_large_product_takes_its_arithmetic() -> None:
         a @ a
         seconds = 2 * 8192**3 / (312e12 * FLOPS_SHARE)
         assert gpu.elapsed_seconds - before == pytest.approx(seconds + LAUNCH_SECONDS, rel=1e-6)
+
+
+def test_a_product_of_halves_that_adds_to_fp32_runs_at_the_rate_of_halves() -> None:
+    """As TRL's fused loss sums its gradients."""
+    with SimulatedGPU(CARD) as gpu:
+        a = torch.empty(8192, 8192, dtype=torch.bfloat16, device=gpu.device)
+        total = torch.empty(8192, 8192, device=gpu.device)
+        before = gpu.elapsed_seconds
+        torch.addmm(total, a, a, out_dtype=torch.float32, out=total)
+        seconds = 2 * 8192**3 / (312e12 * FLOPS_SHARE)
+        assert gpu.elapsed_seconds - before == pytest.approx(seconds + LAUNCH_SECONDS, rel=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shared_row", [False, True])
+def test_attention_takes_two_products_and_half_of_them_where_it_is_causal(causal: bool, shared_row: bool) -> None:
+    rows, heads, size = 8192, 32, 128
+    products = 2 * 2 * heads * rows * rows * size / (2 if causal else 1)
+    with SimulatedGPU(CARD) as gpu:
+        q = torch.empty(1, rows, heads, size, dtype=torch.bfloat16, device=gpu.device, requires_grad=True)
+        ends = torch.tensor([0, rows], dtype=torch.int32).to(gpu.device)
+        before = gpu.elapsed_seconds
+        if shared_row:
+            out = flash_attn_varlen_func(q[0], q[0], q[0], ends, ends, rows, rows, causal=causal)
+        else:
+            out = flash_attn_func(q, q, q, causal=causal)
+        forward = gpu.elapsed_seconds - before
+        assert forward == pytest.approx(products / (312e12 * FLOPS_SHARE), rel=0.01)
+        out.backward(torch.empty_like(out))
+        backward = gpu.elapsed_seconds - before - forward  # its five products, and the sum of three gradients
+        assert backward == pytest.approx(2.5 * products / (312e12 * FLOPS_SHARE), rel=0.1)
 
 
 def test_an_elementwise_op_takes_its_bytes() -> None:
