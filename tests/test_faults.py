@@ -22,7 +22,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def sweep_models(results: Path, models: list[Path], *more: str) -> Swept:
     paths = ",".join(f"'{path}'" for path in models)
     return sweep(
-        results, "-m", "model=tiny", "model.weights=pretrained", f"model.path={paths}", "seed=0,1",
+        results, "-m", "model=tiny", "model.weights=pretrained", f"model.path={paths}",
         "model.trust_remote_code=true", *SHORT, *more,
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ def test_every_cell_has_its_row(swept: Swept) -> None:
         "is_killed": {"killed"},
         "runs_out_of_memory": {"oom"},
     }
-    assert len(swept.rows) == 10
+    assert len(swept.rows) == 5
 
 
 def test_the_reason_is_in_the_row(swept: Swept) -> None:
@@ -92,10 +92,10 @@ def test_an_oom_alone_is_a_result_and_exits_with_0(models: dict[str, Path], tmp_
 
 
 def test_a_cell_that_hangs_is_ended_and_is_a_row(models: dict[str, Path], tmp_path: Path) -> None:
-    result = sweep_models(tmp_path, [models["hangs"]], "seed=0", "timeout_seconds=20")
+    result = sweep_models(tmp_path, [models["hangs"]], "timeout_seconds=6")
     (record,) = result.records
     assert record["status"] == "timeout"
-    assert "timeout_seconds=20" in record["reason"]
+    assert "timeout_seconds=6" in record["reason"]
     assert result.code == 1
 
 

@@ -17,7 +17,7 @@ prepare()
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning")  # PEFT asks for it
-@pytest.mark.parametrize(("batch", "published"), [(4, 24.9), (8, 36.1)])
+@pytest.mark.parametrize(("batch", "published"), [(8, 36.1)])
 def test_mistral_7b_with_lora(batch: int, published: float) -> None:
     assert mistral_lora(batch).peak_allocated_bytes / GIB == pytest.approx(published, rel=0.01)
 
