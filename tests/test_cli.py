@@ -145,9 +145,16 @@ def test_an_interrupted_sweep_leaves_no_half_cell_and_says_how_to_resume(
         return
     command = [sys.executable, "-m", "memexp", "-m", "seed=0,1", "backend=cpu", "logger=none", "isolation=fresh",
                f"results_dir={tmp_path}", "sweep=mine"]  # fmt: skip
-    ignore = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None
+    # Set either way: a test run in a shell's background inherits the signal ignored.
+    handling = signal.SIG_IGN if ignored else signal.SIG_DFL
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=ignore)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handling),
+    )
     cells = tmp_path / "mine" / "cells"
     while not list(cells.glob("*/log.txt")):
         time.sleep(0.05)
