@@ -53,3 +53,10 @@ def group_defaults() -> dict[str, str | None]:
     """Group to the option that config.yaml's defaults list names; None where it names none."""
     entries = (entry for entry in primary()["defaults"] if isinstance(entry, dict))
     return {group: name for entry in entries for group, name in entry.items() if not group.startswith("override ")}
+
+
+def default_option(group: str, backend: str) -> str | None:
+    """A group's default, `auto` replaced by what it stands for on a backend. Raises KeyError for no such group."""
+    default = group_defaults()[group]
+    auto = option(group, default).get("auto") if default is not None else None
+    return auto.get(backend) if isinstance(auto, dict) else default

@@ -186,16 +186,10 @@ def _isolation(asked: str, work: Work) -> str:
     return "fresh" if work.backend == "cuda" or work.needs_hub else "warm"
 
 
-def _default_option(group: str, plan: Plan) -> str | None:
-    default = conf.group_defaults()[group]
-    auto = conf.option(group, default).get("auto") if default is not None else None
-    return auto.get(plan.work.backend) if isinstance(auto, dict) else default
-
-
 def cell_name(plan: Plan, axes: Sequence[str]) -> str:
     """What a person calls a cell: its swept axes, `packing=bfd offload=false`; the techniques in use where none is."""
     if axes:
         return " ".join(f"{axis}={show(plan.choices.get(axis))}" for axis in axes)
-    defaults = {group: _default_option(group, plan) for group in conf.group_defaults()}
+    defaults = {group: conf.default_option(group, plan.work.backend) for group in conf.group_defaults()}
     used = [f"{t.group}={t.option}" for t in plan.techniques if not t.is_off and t.option != defaults.get(t.group)]
     return " ".join(used) or f"model={plan.choices['model']}"

@@ -71,9 +71,7 @@ def _options(plans: Sequence[Plan], key: str) -> tuple[Any, ...]:
 
 def _default(plans: Sequence[Plan], key: str) -> Any:
     if key in conf.group_defaults():
-        default = conf.group_defaults()[key]
-        auto = conf.option(key, default).get("auto")
-        return auto.get(plans[0].work.backend) if isinstance(auto, dict) else default
+        return conf.default_option(key, plans[0].work.backend)
     found, value = select(conf.primary(), key)
     group, _, leaf = key.partition(".")
     if not found and group in plans[0].choices and group in conf.groups():
