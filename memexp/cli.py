@@ -5,6 +5,7 @@ with HYDRA_FULL_ERROR=1 for everything.
 """
 
 import difflib
+import functools
 import itertools
 import os
 import signal
@@ -18,6 +19,7 @@ import hydra
 
 from memexp import __version__, invocation
 from memexp.app import job
+from memexp.commands import COMMANDS, command
 from memexp.plan import conf
 from memexp.plan.compose import user_errors
 from memexp.plan.overrides import normalise, require_single
@@ -58,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
-        command = _subcommand(arguments[0]) if arguments else None
-        return command(arguments[1:]) if command else _run(arguments)
+        chosen = _subcommand(arguments[0]) if arguments else None
+        return chosen(arguments[1:]) if chosen else _run(arguments)
     except PlanError as error:
         if wants_traceback:
             raise
@@ -185,24 +187,21 @@ def _only_shows(options: Sequence[str]) -> bool:
     )
 
 
-def _report(arguments: list[str]) -> int:
-    from rich.console import Console
-
-    from memexp.results.report import report
-
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        typed = " ".join(["report", *arguments])
-        raise PlanError(f"{typed}: report takes the folder of one sweep. Type memexp report results/NAME.")
-    return report(Path(arguments[0]), Console())
-
-
 def _version(arguments: list[str]) -> int:
     print(f"memexp {__version__}")
     return 0
+
+
+def _command(name: str, arguments: list[str]) -> int:
+    return command(name)(arguments)
 
 
 def _explicit_run(arguments: list[str]) -> int:
     return _run(arguments)
 
 
-SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {"run": _explicit_run, "report": _report, "--version": _version}
+SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": _explicit_run,
+    "--version": _version,
+    **{name: functools.partial(_command, name) for name in COMMANDS},
+}

@@ -36,7 +36,7 @@ def test_multirun_may_stand_anywhere(typed: list[str]) -> None:
         (["packing"], "is no KEY=VALUE"),
         (["packin=bfd"], "Did you mean packing?"),
         (["reprot", "results"], "Did you mean report?"),
-        (["report"], "report results/NAME"),
+        (["report"], "memexp report --help"),
         (["report", "nowhere"], "report results/NAME"),
         (["-cd", "nowhere", "-m"], "no such folder"),
         (["-cn", "sweeps/nowhere", "-m"], "packing"),

@@ -10,6 +10,7 @@ import pytest
 from made_records import GIB, made, not_ok, swept, two_by_two
 from rich.console import Console
 
+from memexp.plan.plan import PlanError
 from memexp.results.record import Record
 from memexp.results.report import report
 from memexp.results.store import (
@@ -224,14 +225,15 @@ def test_report_names_missing_and_damaged_cells(folder: SweepFolder) -> None:
         ("damaged", "sweep.json is damaged"),
     ],
 )
-def test_report_on_what_is_no_sweep_exits_2_with_one_line(tmp_path: Path, given: str, says: str) -> None:
+def test_report_on_what_is_no_sweep_is_one_line(tmp_path: Path, given: str, says: str) -> None:
     for name in ("good/cells", "empty", "damaged"):
         (tmp_path / name).mkdir(parents=True)
     write_sweep(SweepFolder(tmp_path / "good"), two_by_two()[0])
     (tmp_path / "good" / "table.md").touch()
     if given == "damaged":
         (tmp_path / "damaged" / "sweep.json").write_text('{"name": 5}')
-    code, text = run_report(tmp_path / given)
-    assert code == 2
+    with pytest.raises(PlanError) as error:
+        run_report(tmp_path / given)
+    text = str(error.value)
     assert len(text.splitlines()) == 1
     assert says.format(root=tmp_path) in text
