@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from memexp.simulate import CARDS, SimulatedGPU, prepare
+from memexp.simulate import CARDS, SimulatedGPU, flash3, prepare
 from memexp.simulate.attention import choose_kernel
 from memexp.simulate.flash import flash_attn_func, flash_attn_varlen_func
 
@@ -121,6 +121,66 @@ def test_sequences_in_one_row_keep_no_padding() -> None:
         assert gpu.memory_allocated() - before == pytest.approx(rows * SIZE * 2 + rows * 4, abs=SMALL + HEADS * 4 * 256)
         out.backward(torch.empty_like(out))
         assert q.grad is not None and q.grad.shape == q.shape
+
+
+def flash_3_arguments(gpu: SimulatedGPU, size: int, key_heads: int) -> list[torch.Tensor]:
+    shapes = [(BATCH, 500, heads, size) for heads in (HEADS, key_heads, key_heads)]
+    return [torch.empty(shape, dtype=BF16, device=gpu.device, requires_grad=True) for shape in shapes]
+
+
+def requested(gpu: SimulatedGPU, which: str = "peak") -> int:
+    return gpu.memory_stats()[f"requested_bytes.all.{which}"]
+
+
+def test_flash_attention_3_keeps_its_output_and_one_number_a_row() -> None:
+    with SimulatedGPU("h100_80gb") as gpu:
+        arguments = flash_3_arguments(gpu, 64, HEADS)
+        before = requested(gpu, "current")
+        out = flash3.flash_attn_func(*arguments, causal=True)
+        rows = BATCH * HEADS * 500
+        assert out.shape == arguments[0].shape
+        assert requested(gpu, "current") - before == rows * 64 * 2 + rows * 4
+
+
+@pytest.mark.parametrize(
+    ("size", "key_heads", "causal", "tile", "rounded"),
+    [(64, HEADS, True, 128, 64), (128, HEADS, True, 64, 128), (128, HEADS // 2, False, 80, 128), (80, 2, True, 64, 96)],
+)
+def test_flash_attention_3_backward_takes_what_its_source_says(
+    size: int, key_heads: int, causal: bool, tile: int, rounded: int
+) -> None:
+    """hopper/flash_api.cpp on sm90: rows in whole tiles, two numbers a row, dq and grouped dk and dv in fp32."""
+    with SimulatedGPU("h100_80gb") as gpu:
+        out = flash3.flash_attn_func(*flash_3_arguments(gpu, size, key_heads), causal=causal)
+        gradient = torch.empty_like(out)
+        before = requested(gpu, "current")
+        gpu.reset_peak_memory_stats()
+        out.backward(gradient)
+        tiles = -(-500 // tile)
+        rows, key_rows = BATCH * HEADS * tiles * tile, BATCH * key_heads * 512
+        gradients = BATCH * 500 * (HEADS + 2 * key_heads) * size * 2
+        grouped = 0 if key_heads == HEADS else 2 * key_rows * rounded * 4
+        semaphores = 4 * tiles * BATCH * HEADS
+        assert requested(gpu) - before == gradients + 2 * rows * 4 + rows * rounded * 4 + grouped + semaphores
+
+
+def test_flash_attention_3_pads_a_row_of_sequences_by_a_tile_each() -> None:
+    with SimulatedGPU("h100_80gb") as gpu:
+        ends = torch.tensor([0, 100, 384], dtype=torch.int32, device=gpu.device)
+        q, k, v = (torch.empty(384, HEADS, SIZE, dtype=BF16, device=gpu.device, requires_grad=True) for _ in range(3))
+        out = flash3.flash_attn_varlen_func(q, k, v, ends, ends, 284, 284, causal=True)
+        gradient = torch.empty_like(out)
+        before = requested(gpu, "current")
+        gpu.reset_peak_memory_stats()
+        out.backward(gradient)
+        rows = HEADS * (384 + 2 * 128)
+        taken = 2 * rows * 4 + rows * SIZE * 4 + 4 * 3 * 2 * HEADS
+        assert requested(gpu) - before == 3 * 384 * HEADS * SIZE * 2 + taken
+
+
+def test_flash_attention_3_refuses_a_head_size_that_it_has_no_kernel_for() -> None:
+    with SimulatedGPU("h100_80gb") as gpu, pytest.raises(RuntimeError, match="multiples of 8"):
+        flash3.flash_attn_func(*flash_3_arguments(gpu, 60, HEADS))
 
 
 def test_a_bool_mask_becomes_one_of_the_querys_dtype_and_is_kept() -> None:

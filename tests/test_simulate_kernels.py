@@ -1,4 +1,4 @@
-"""What kernels take beside their outputs, and autocast: each correction with a switch, each size by hand."""
+"""Workspaces, optimizers and autocast: each size by hand. What single kernels take has a file of its own."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from memexp.simulate import CARDS, SimulatedGPU, prepare
+from memexp.simulate import SimulatedGPU, prepare
 from memexp.simulate.scratch import SWITCHES
 
 prepare()
@@ -42,25 +42,6 @@ def test_each_stream_has_a_workspace_of_its_own() -> None:
             a @ a
         del a
         assert gpu.memory_allocated() == 2 * 32 * MIB
-
-
-def embedding_backward_peak() -> int:
-    with SimulatedGPU() as gpu:
-        embedding = torch.nn.Embedding(1000, 64, device=gpu.device, dtype=BF16)
-        out = embedding(torch.zeros(4096, dtype=torch.int64, device=gpu.device))
-        gradient = torch.empty_like(out)
-        before = gpu.memory_allocated()
-        gpu.reset_peak_memory_stats()
-        out.backward(gradient)
-        return gpu.max_memory_allocated() - before
-
-
-def test_the_backward_of_an_embedding_sorts_and_sums_in_fp32() -> None:
-    """Six index tensors of 4,096 int64, a row of fp32 for each index, two counts; then the gradient itself."""
-    gradient = 1000 * 64 * 2
-    assert embedding_backward_peak() == gradient + 6 * 4096 * 8 + 4096 * 64 * 4 + 2 * 512
-    SWITCHES["embedding_backward"] = False
-    assert embedding_backward_peak() == gradient
 
 
 def test_each_workspace_can_be_switched_off() -> None:
@@ -127,17 +108,3 @@ def test_an_op_of_another_library_is_named_as_not_known() -> None:
         twice(torch.ones(2, device=gpu.device))
     assert gpu.unknown_ops == {"memexp_test::twice": 1}
     assert gpu.coverage.known_fraction == 0.5  # the other op is the one that fills with ones
-
-
-def test_reductions_know_the_cards_size() -> None:
-    assert CARDS["h100_80gb"].multiprocessors == 132
-    peaks = {}
-    for switch in (True, False):
-        SWITCHES["reductions"] = switch
-        with SimulatedGPU() as gpu:
-            x = torch.empty(64 * MIB, device=gpu.device)
-            before = gpu.memory_allocated()
-            x.sum()
-            peaks[switch] = gpu.max_memory_allocated() - before
-    assert peaks[False] == 512
-    assert peaks[True] > 512

@@ -11,15 +11,19 @@ import transformers
 from sweeping import sweep
 
 from memexp.simulate import SimulatedGPU, prepare
-from tools.published import FULL, GIB, MISTRAL_7B, fused_loss, mistral_lora, plain_loss, qwen_with_loss
+from tools.published import FULL, GIB
+from tools.rebuilt import MISTRAL_7B, automodel_lora, fused_loss, mistral_lora, plain_loss, qwen_with_loss
 
 prepare()
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning")  # PEFT asks for it
-@pytest.mark.parametrize(("batch", "published"), [(8, 36.1)])
-def test_mistral_7b_with_lora(batch: int, published: float) -> None:
-    assert mistral_lora(batch).peak_allocated_bytes / GIB == pytest.approx(published, rel=0.01)
+@pytest.mark.parametrize(("batch", "published_bytes", "tokens_per_second"), [(8, 38_742_912_512, 3_354)])
+def test_mistral_7b_with_lora(batch: int, published_bytes: int, tokens_per_second: float) -> None:
+    """Allocated to a ten-thousandth; the rate is a prediction, calibrated on another card."""
+    figures = mistral_lora(batch)
+    assert figures.peak_allocated_bytes == pytest.approx(published_bytes, rel=1e-4)
+    assert figures.tokens_per_second == pytest.approx(tokens_per_second, rel=0.10)
 
 
 @pytest.mark.usefixtures("warm_cells")
@@ -31,6 +35,15 @@ def test_mistral_7b_in_full(tmp_path: Path) -> None:
         memory = record["memory"]
         assert memory["peak_allocated_bytes"] / GIB == pytest.approx(67.5, rel=0.01)
         assert memory["peak_phase"] == "optimizer"
+
+
+@pytest.mark.parametrize(
+    ("model", "dropout", "tokens_per_second"), [("qwen2_5_7b", 0.0, 14_110), ("llama3_1_8b", 0.1, 12_473)]
+)
+def test_the_share_of_products_is_calibrated_on_automodels_rows(
+    model: str, dropout: float, tokens_per_second: float
+) -> None:
+    assert automodel_lora(model, dropout).tokens_per_second == pytest.approx(tokens_per_second, rel=0.02)
 
 
 def test_a_fused_loss_takes_less_than_plain_logits() -> None:

@@ -1,19 +1,24 @@
-"""`make gpu-check`: a dozen cells measured on this machine's GPU beside their predictions, in about five minutes.
+"""`make gpu-check`: a dozen cells measured on this machine's GPU beside their predictions, in at most six minutes.
 
-    python -m tools.gpu_check [--dry-run] [--out FOLDER]
+    python -m tools.gpu_check [--dry-run] [--out FOLDER] [--minutes 6] [--only SWEEP,...]
 
-Prints predicted against measured for each cell, and the median, 95th percentile and worst of the differences. The
-records of both land in FOLDER (default results/gpu_check). `--dry-run` predicts on both sides, so that the script can
-be tried where there is no GPU. Left out: memory snapshots, which the workers do not record.
+Prints predicted against measured for each cell, and the median, 95th percentile and worst of the differences. Predicted
+is under the torch of this machine, beside the measuring. Records of both land in FOLDER (default results/gpu_check);
+what the allocator did in each measured cell lands in FOLDER/../reference, without frames, for `make check-traces`.
+Sweeps that do not end in time are left out and named. `--dry-run` predicts on both sides, so that the script can be
+tried where there is no GPU. Installs nothing: `tools.gpu_wheels` has the packages it takes along.
 """
 
 import argparse
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from memexp.cli import main as memexp
+from memexp.measure.trace import VARIABLE
 from memexp.plan.machine import this_machine
 from memexp.results.record import Record
 from memexp.results.store import read_records, read_sweep
@@ -43,22 +48,31 @@ CARDS = {
 }  # fmt: skip
 
 
-def main() -> int:
-    arguments = _arguments()
+def main(arguments: list[str] | None = None) -> int:
+    given = _arguments(arguments)
     gpus = this_machine().gpus
-    if not gpus and not arguments.dry_run:
+    if not gpus and not given.dry_run:
         print("gpu-check needs an NVIDIA GPU, and the driver shows none here. --dry-run tries the script without one.")
         return 2
     card = next((card for words, card in CARDS.items() if gpus and words in gpus[0]), "h100_80gb")
-    print(f"{gpus[0] if gpus else 'no GPU'}: predicted on {card}")
+    print(f"{gpus[0] if gpus else 'no GPU'}: predicted on {card}", flush=True)
+    end = time.monotonic() + 60 * given.minutes
+    names = [name for name in SWEEPS if name in given.only]
+    predicting = {name: _start(given.out, f"{name}_predicted", "simulate", card, SWEEPS[name]) for name in names}
     pairs: list[tuple[Record, Record]] = []
-    for name, overrides in SWEEPS.items():
-        measured = _run(arguments.out, f"{name}_measured", "simulate" if arguments.dry_run else "cuda", card, overrides)
-        predicted = _run(arguments.out, f"{name}_predicted", "simulate", card, overrides)
-        pairs += zip(predicted, measured, strict=True)
-    for line in compare(pairs):
+    try:
+        measured, late = _measure(given, names, card, end)
+        for name, process in predicting.items():
+            if name in measured and _wait(process, end) is not None:
+                pairs += zip(_records(given.out, f"{name}_predicted"), measured[name], strict=True)
+            elif name not in late:
+                late.append(name)
+    finally:
+        for process in predicting.values():
+            _stop(process)
+    for line in (*compare(pairs), *(f"{name}: left out, there was no time for it" for name in late)):
         print(line)
-    return 0
+    return 0 if pairs else 1
 
 
 def compare(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
@@ -86,20 +100,60 @@ def compare(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     return lines
 
 
-def _run(out: Path, name: str, backend: str, card: str, overrides: list[str]) -> list[Record]:
-    fixed = [f"results_dir={out}", f"sweep={name}", f"backend={backend}", f"gpu={card}", "steps=3", "logger=none"]
-    code = memexp(["-m", *fixed, *overrides])
+def _measure(
+    given: argparse.Namespace, names: Sequence[str], card: str, end: float
+) -> tuple[dict[str, list[Record]], list[str]]:
+    """One sweep after the other, as they share the GPU; those that the time was too short for are named."""
+    backend = "simulate" if given.dry_run else "cuda"
+    measured, late = {}, []
+    for name in names:
+        traces = {VARIABLE: str((given.out.parent / "reference" / name).resolve())}
+        process = _start(given.out, f"{name}_measured", backend, card, SWEEPS[name], traces)
+        if _wait(process, end) is None:
+            _stop(process)
+            late.append(name)
+        else:
+            measured[name] = _records(given.out, f"{name}_measured")
+    return measured, late
+
+
+def _start(
+    out: Path, name: str, backend: str, card: str, overrides: list[str], variables: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    fixed = [f"results_dir={out}", f"sweep={name}", f"backend={backend}", f"gpu={card}", "steps=2", "logger=none"]
+    command = [sys.executable, "-m", "memexp", "-m", *fixed, "unmeasured_steps=2", *overrides]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **(variables or {})})
+
+
+def _wait(process: subprocess.Popen[bytes], end: float) -> int | None:
+    """Its exit code; None where it has none by `end`. Raises SystemExit for a sweep that could not be planned."""
+    try:
+        code = process.wait(timeout=max(1.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
     if code not in (0, 1):
         sys.exit(code)
+    return code
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Does nothing to one that has ended."""
+    process.terminate()
+    process.wait()
+
+
+def _records(out: Path, name: str) -> list[Record]:
     folder = SweepFolder(out / name)
     return list(read_records(folder, read_sweep(folder)).records)
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_check", description="Predicted against measured.")
     parser.add_argument("--dry-run", action="store_true", help="predict on both sides")
     parser.add_argument("--out", type=Path, default=Path("results/gpu_check"))
-    return parser.parse_args()
+    parser.add_argument("--minutes", type=float, default=6.0, help="stop then")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(SWEEPS), metavar="SWEEP,...")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

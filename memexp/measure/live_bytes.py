@@ -18,6 +18,7 @@ from torch._C import _disabled_torch_dispatch_impl, _dispatch_has_kernel_for_dis
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from memexp.measure.reserved import ReservedBytes
 from memexp.measure.storage_ledger import StorageLedger, follow_resizes, unfollow_resizes
 
 
@@ -32,9 +33,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", alloc_conf: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._ledger = StorageLedger(torch.device(device))
+        self._reserved = ReservedBytes(alloc_conf)
+        self._ledger = StorageLedger(torch.device(device), self._reserved)
         self._backend_key = _dispatch_key_for_device(torch.device(device).type)
         self._kinds: dict[Any, _Kind] = {}
 
@@ -43,20 +45,21 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._ledger.now_bytes
 
     def reserved_bytes(self) -> int | None:
-        """None: what dies is given back at once."""
-        return None
+        """What a GPU's allocator would hold for these tensors: a prediction, see `ReservedBytes`."""
+        return self._reserved.now_bytes()
 
     def peak_allocated_bytes(self) -> int:
         """The most bytes alive at once since the last `reset_peak`."""
         return self._ledger.peak_bytes
 
     def peak_reserved_bytes(self) -> int | None:
-        """None, as `reserved_bytes`."""
-        return None
+        """The most `reserved_bytes` since the last `reset_peak`."""
+        return self._reserved.peak_bytes()
 
     def reset_peak(self) -> None:
-        """Start a new peak at what is alive now."""
+        """Start new peaks at what is alive, and reserved, now."""
         self._ledger.reset_peak()
+        self._reserved.reset_peak()
 
     def synchronize(self) -> None:
         """Nothing to wait for: an op is counted as it is issued."""

@@ -10,6 +10,10 @@ class SimulatedCounter:
         self._gpu = gpu
         self._highest_bytes = 0
         self._categories: dict[str, int] = {}
+        self._reserved_bytes = 0
+        self._late_bytes: int | None = 0
+        self.late_reserved_bytes: int | None = None
+        self.streams_matter = False
 
     def allocated_bytes(self) -> int:
         return self._gpu.memory_allocated()
@@ -41,13 +45,23 @@ class SimulatedCounter:
         """Look for a new highest peak from here."""
         self.reset_peak()
         self._highest_bytes, self._categories = 0, {}
+        self._reserved_bytes = self._late_bytes = 0
 
     def peak_categories(self) -> dict[str, int]:
-        """What was on the card at the highest peak since `forget`, as `weights_bytes` and so on."""
+        """What was on the card at the highest peak since `forget`, as `weights_bytes` and so on.
+
+        From here on `late_reserved_bytes` says what was reserved at most until now, were each stream done late, and
+        `streams_matter` whether that is more than what was.
+        """
         self._remember()
+        self.late_reserved_bytes = self._late_bytes
+        self.streams_matter = self._late_bytes is not None and self._late_bytes > self._reserved_bytes
         return {f"{name}_bytes": size for name, size in self._categories.items()}
 
     def _remember(self) -> None:
         peak = self._gpu.max_memory_allocated()
         if peak > self._highest_bytes:
             self._highest_bytes, self._categories = peak, self._gpu.peak_categories
+        self._reserved_bytes = max(self._reserved_bytes, self._gpu.max_memory_reserved())
+        late = self._gpu.late_reserved_bytes()
+        self._late_bytes = None if late is None or self._late_bytes is None else max(self._late_bytes, late)

@@ -1,13 +1,29 @@
 """Which storages of one device are alive, how many bytes they hold, and the most they held at once.
 
-Knows nothing of ops. A storage is known by the address of its C++ half, which is free for the next one only after the
-weak reference on this one has fired.
+Knows nothing of ops; its follower is told of every birth and death in their order. A storage is known by the address of
+its C++ half, which is free for the next one only after the weak reference on this one has fired.
 """
 
 import weakref
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
+
+
+class Follower(Protocol):
+    """Hears what happens to each storage, by its address. `died` may come at any moment, out of the garbage collector:
+    it may note it down and no more.
+    """
+
+    def born(self, storage: int, nbytes: int) -> None:
+        """A storage of another size under a known address is the same one, resized: its content moves."""
+        ...
+
+    def died(self, storage: int) -> None: ...
+
+    def takes_the_place_of(self, storage: int) -> None:
+        """The last one born does so, if that storage dies before the next is born."""
+        ...
 
 
 class StorageLedger:
@@ -17,8 +33,9 @@ class StorageLedger:
     real, with `raise_peak_unless_freed`.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, follower: Follower) -> None:
         self._device = device
+        self._follower = follower
         self.live: dict[int, _StorageRef] = {}
         self.now_bytes = 0
         self.doubtful_bytes = 0
@@ -43,6 +60,7 @@ class StorageLedger:
             ref.cdata, ref.nbytes = storage._cdata, nbytes
             self.live[ref.cdata] = ref
             self.now_bytes += nbytes
+            self._follower.born(ref.cdata, nbytes)
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """Follow a storage whose size may have changed. Old and new bytes coexist while the content is copied."""
@@ -53,6 +71,7 @@ class StorageLedger:
             self._peak_bytes = max(self._peak_bytes, self.now_bytes + nbytes)
             self.now_bytes += nbytes - ref.nbytes
             ref.nbytes = nbytes
+            self._follower.born(ref.cdata, nbytes)
         self.raise_peak()
 
     def raise_peak(self) -> None:
@@ -63,6 +82,7 @@ class StorageLedger:
     def raise_peak_unless_freed(self, storage: torch.UntypedStorage) -> None:
         """As `raise_peak`, but if `storage` dies before the next `settle`, what was added took its place all along."""
         self._replaced, self.doubtful_bytes = storage._cdata, self.now_bytes
+        self._follower.takes_the_place_of(storage._cdata)
 
     def settle(self) -> None:
         """Close the time that `raise_peak_unless_freed` opened. Call before anything else is added."""
@@ -72,6 +92,7 @@ class StorageLedger:
         ref = cast(_StorageRef, ref)
         del self.live[ref.cdata]
         self.now_bytes -= ref.nbytes
+        self._follower.died(ref.cdata)
         if self.doubtful_bytes and ref.cdata == self._replaced:
             self.doubtful_bytes -= ref.nbytes
             self._replaced = None

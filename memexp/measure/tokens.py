@@ -43,6 +43,16 @@ def count_batch(rows: Sequence[Mapping[str, Any]], batch: Mapping[str, Any], pac
     return BatchCount(real_tokens, _loss_tokens(batch), batch["input_ids"].numel(), samples)
 
 
+def count_completions(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> BatchCount:
+    """Count sampled completions behind their prompts by the masks, 0 where there is padding, each (rows, tokens).
+
+    A sample is one completion, and the loss is over its tokens. Waits for the device that the masks are on.
+    """
+    prompt_tokens, completion_tokens = (int(mask.cpu().sum()) for mask in (prompt_mask, completion_mask))
+    slots = prompt_mask.numel() + completion_mask.numel()
+    return BatchCount(prompt_tokens + completion_tokens, completion_tokens, slots, len(completion_mask))
+
+
 def total(counts: Iterable[BatchCount]) -> BatchCount | None:
     """The sum, field by field; a field that is None in one count is None in the sum. None if there are no counts."""
     listed = list(counts)

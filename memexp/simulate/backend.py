@@ -123,6 +123,9 @@ class _DeviceModule(_DummyBackendModule):
     def memory_stats(self, *_: Any) -> dict[str, int]:
         return active_gpu().memory_stats()
 
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        return active_gpu().allocator.segments()
+
     def mem_get_info(self, *_: Any) -> tuple[int, int]:
         gpu = active_gpu()
         return gpu.capacity_bytes - gpu.memory_reserved(), gpu.card.memory_bytes

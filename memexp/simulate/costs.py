@@ -1,7 +1,7 @@
 """How long a kernel takes: the larger of its arithmetic over the card's rate and its bytes over the card's bandwidth.
 
-A roofline, with one factor for how much of the peak real kernels reach. Left out: caches, tiles that do not fill the
-card, and everything that makes two kernels of the same size differ.
+A roofline, with a share of the data sheet's peak for each kind of kernel. Left out: caches, tiles that do not fill the
+card, clocks that fall under load, and everything else that makes two kernels of the same size differ.
 """
 
 from typing import Any
@@ -11,14 +11,21 @@ from torch.utils.flop_counter import flop_registry
 
 from memexp.simulate.cards import Card
 
-# Shares of the data sheet's figure that large kernels reach. With them this stack comes out, in tokens a second, at
-# 3,838 for Mistral-7B LoRA and 3,208 for its full fine-tuning on one A100, where fms-acceleration measured 3,324 and
-# 3,063. Two LoRA runs on one H100 (NeMo Automodel's documentation: Qwen2.5-7B 14,110, Llama-3-8B 12,473) come out at
-# 11,521 and 10,528: Automodel fuses what transformers runs as single ops, so that its rates are not those of this
-# stack. `make published` prints them anew.
-FLOPS_SHARE = 0.72
+# Matrix products. Calibrated, the only figure here that is: on two runs of NeMo Automodel on one H100, rebuilt in
+# `tools/rebuilt.py` (Qwen2.5-7B and Llama-3-8B with LoRA, 14,110 and 12,473 tokens a second). The best that anyone
+# measured for the best shape is higher, as it must be: 0.80 on H100, 0.87 on A100 (stas00/ml-engineering,
+# compute/accelerator, "Maximum Achievable Matmul FLOPS").
+FLOPS_SHARE = 0.69
+# Attention, forward and backward. On Hopper: FlashAttention-3's paper (arXiv 2407.08608, figures 5 and 6), for heads of
+# 128 and 4,096 rows on an H100: FlashAttention-2 319 and 310 TFLOPS, cuDNN 518 and 499, of 989. Elsewhere
+# FlashAttention-2's own paper (arXiv 2307.08691): up to 73% and 63% on an A100. The memory-efficient kernel is taken
+# for the first FlashAttention, of which that paper says 25 to 40%.
+_ON_HOPPER = {"flash": (0.32, 0.31), "cudnn": (0.52, 0.50)}
+_ATTENTION = {"flash": (0.73, 0.63), "cudnn": (0.73, 0.63), "efficient": (0.33, 0.33)}
+# Bytes. An assumption: copies reach a little more, kernels with strides less.
 BANDWIDTH_SHARE = 0.85
-LINK_SHARE = 0.80
+# PCIe. 55.06 of 63.0 GB/s, nvbandwidth on an H200 (stas00/ml-engineering, network).
+LINK_SHARE = 0.87
 LAUNCH_SECONDS = 6e-6  # host time to issue one op from Python; measured figures on current machines are 5 to 10
 
 
@@ -30,8 +37,18 @@ def seconds_of(func: Any, args: Any, kwargs: dict[str, Any], out: Any, card: Car
     moved += sum(_bytes(tensor) for tensor in _tensors(out) if tensor.untyped_storage()._cdata not in known)
     arithmetic = 0.0
     if func._overloadpacket in flop_registry:
-        arithmetic = _flops(func, args, kwargs, out) / (_rate(tensors, card) * FLOPS_SHARE)
+        arithmetic = _flops(func, args, kwargs, out) / (_rate(tensors, card) * flops_share(func, card))
     return max(arithmetic, moved / (card.bytes_per_second * BANDWIDTH_SHARE))
+
+
+def flops_share(func: Any, card: Card) -> float:
+    """How much of the card's peak this op's kernel reaches."""
+    name = func._overloadpacket.__name__
+    if "attention" not in name:
+        return FLOPS_SHARE
+    shares = {**_ATTENTION, **(_ON_HOPPER if card.capability[0] == 9 else {})}
+    kernel = next((kernel for kernel in shares if kernel in name), "flash")
+    return shares[kernel]["backward" in name]
 
 
 def copy_seconds(nbytes: int, card: Card) -> float:

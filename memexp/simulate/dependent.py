@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memexp.simulate.outcomes import INTEGERS, New
-from memexp.simulate.scratch import scratch_bytes
+from memexp.simulate.scratch import KernelCall, is_memory_known, scratch_bytes
 from memexp.simulate.tensors import is_simulated
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ def by_value(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> A
     ops.clock.run(0.0)
     ops.clock.synchronize(ops.clock.current)
     ops.coverage.ops += 1
-    ops.memory.scratch(scratch_bytes(func, args, kwargs, None, ops.card), ops.clock.current)
+    call = KernelCall(func, args, kwargs, None, ops.card)
+    ops.memory.scratch(scratch_bytes(call), ops.clock.current)
+    if not is_memory_known(call):
+        ops.coverage.unknown_ops[func.name()] += 1
     if isinstance(real, torch.Tensor):
         return _placed(ops, real, rule)
     return tuple(_placed(ops, value, rule) for value in real)

@@ -17,6 +17,7 @@ from memexp.simulate.clock import Clock
 from memexp.simulate.costs import LAUNCH_SECONDS
 from memexp.simulate.coverage import Coverage
 from memexp.simulate.kernels import register_kernels
+from memexp.simulate.late_streams import LateStreams
 from memexp.simulate.memory import CATEGORIES, DeviceMemory
 from memexp.simulate.ops import OpStream
 from memexp.simulate.patches import patched
@@ -52,7 +53,8 @@ class SimulatedGPU:
 
     Inside, `gpu.device` is the device to put models and batches on; transformers, accelerate, TRL and PEFT choose it by
     themselves. `alloc_conf` is what PYTORCH_ALLOC_CONF would say. `event_timing` bounds what `record_stream` costs: see
-    `CachingAllocator`. `log_events` keeps every allocation for the timeline of `dump_snapshot`.
+    `CachingAllocator`; with `bounds_reserved` the pessimistic one is followed beside it, see `late_reserved_bytes`.
+    `log_events` keeps every allocation for the timeline of `dump_snapshot`.
 
     Training stops with `torch.OutOfMemoryError` where the card is full, and with `UnsupportedOperationError` at an op
     whose shapes torch cannot tell. While it is active the process is not fit for other work: parts of torch and of the
@@ -66,6 +68,7 @@ class SimulatedGPU:
         *,
         alloc_conf: str = "",
         event_timing: EventTiming = "optimistic",
+        bounds_reserved: bool = False,
         log_events: bool = True,
     ) -> None:
         self.card = card_named(card) if isinstance(card, str) else card
@@ -75,7 +78,8 @@ class SimulatedGPU:
         self._log = EventLog(clock=lambda: int(self.clock.elapsed_seconds * 1e6)) if log_events else None
         settings = AllocatorSettings.parse(alloc_conf)
         self.allocator = CachingAllocator(self.capacity_bytes, settings, event_timing=event_timing, log=self._log)
-        self.memory = DeviceMemory(self.allocator)
+        late = LateStreams(self.capacity_bytes, settings) if bounds_reserved else None
+        self.memory = DeviceMemory(self.allocator, late)
         self.ops = OpStream(self.card, self.memory, self.clock, self.coverage)
         self._stack = contextlib.ExitStack()
         self._used = False
@@ -118,6 +122,13 @@ class SimulatedGPU:
     def max_memory_reserved(self) -> int:
         """The highest `memory_reserved()` since the last reset."""
         return self.allocator.statistics.reserved_bytes.peak
+
+    def late_reserved_bytes(self) -> int | None:
+        """`max_memory_reserved()` were each stream done as late as can be.
+
+        None without `bounds_reserved`, and where memory would then not have been enough.
+        """
+        return None if self.memory.late is None else self.memory.late.peak_reserved_bytes
 
     def reset_peak_memory_stats(self) -> None:
         """Start every peak, and `peak_categories`, at what is there now."""
@@ -165,11 +176,15 @@ class SimulatedGPU:
         """Wait, in virtual time, for all streams."""
         self.clock.synchronize()
         self.allocator.synchronize()
+        if self.memory.late is not None:
+            self.memory.late.synchronize()
 
     def empty_cache(self) -> None:
         """As `torch.cuda.empty_cache()`."""
         self.clock.synchronize()
         self.allocator.empty_cache()
+        if self.memory.late is not None:
+            self.memory.late.empty_cache()
 
     def dump_snapshot(self, path: str | Path) -> None:
         """Write what PyTorch's memory viewer (pytorch.org/memory_viz) reads. Pickled, as torch's own snapshots are."""

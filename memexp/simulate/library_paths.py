@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memexp.simulate import flash
+from memexp.simulate import flash, flash3
+from memexp.simulate.outcomes import UnsupportedOperationError
 from memexp.simulate.tensors import is_simulated
 
 if TYPE_CHECKING:
@@ -58,6 +59,22 @@ def setup_devices(gpu: "SimulatedGPU", original: Any) -> Any:
     return replacement
 
 
+def half_precision(gpu: "SimulatedGPU", original: Any) -> Any:
+    """`Accelerator.__init__`, which has a list of the devices that train in fp16; all else is as for bf16."""
+
+    def initialize(accelerator: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("mixed_precision") != "fp16":
+            original(accelerator, *args, **kwargs)
+            return
+        original(accelerator, *args, **{**kwargs, "mixed_precision": "bf16"})
+        accelerator.state._mixed_precision = "fp16"
+        handler = accelerator.scaler_handler
+        scaling = {} if handler is None else handler.to_kwargs()
+        accelerator.scaler = torch.amp.GradScaler(gpu.device.type, **scaling)
+
+    return functools.wraps(original)(initialize)
+
+
 def bf16_available(gpu: "SimulatedGPU", original: Any) -> Any:
     # torch 2.13 counts emulation as support: every card can hold a bf16 tensor, an old one computes with it slowly.
     return lambda: True
@@ -88,12 +105,21 @@ def can_dispatch(gpu: "SimulatedGPU", original: Any) -> Any:
 
 
 def flash_attention_functions(gpu: "SimulatedGPU", original: Any) -> Any:
+    """By name, the hub's kernels included. Raises UnsupportedOperationError for one that is not known here."""
+
     def load(implementation: str | None, *args: Any, **kwargs: Any) -> Any:
+        name = (implementation or "flash_attention_2").lower().replace("_", "-")
+        functions: Any = next((module for ends, module in _FLASH.items() if name.endswith(ends)), None)
+        if functions is None:
+            raise UnsupportedOperationError(f"{implementation} is an attention kernel that is not modelled")
         utils = sys.modules["transformers.modeling_flash_attention_utils"]
         pads: Any = (vars(utils)["_pad_input"], vars(utils)["_unpad_input"])
-        return flash.flash_attn_func, flash.flash_attn_varlen_func, None, *pads
+        return functions.flash_attn_func, functions.flash_attn_varlen_func, None, *pads
 
     return load
+
+
+_FLASH = {"flash-attention-2": flash, "flash-attn2": flash, "flash-attention-3": flash3, "flash-attn3": flash3}
 
 
 def use_triton(gpu: "SimulatedGPU", original: Any) -> Any:

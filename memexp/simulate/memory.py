@@ -12,6 +12,7 @@ import torch
 
 from memexp.simulate.allocator import CachingAllocator
 from memexp.simulate.allocator import OutOfMemoryError as AllocatorOutOfMemoryError
+from memexp.simulate.late_streams import LateStreams
 from memexp.simulate.tensors import storage_at
 
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, LOGITS, WORKSPACES = range(6)
@@ -49,10 +50,13 @@ class StorageRecord(weakref.ref[torch.UntypedStorage]):
 
 
 class DeviceMemory:
-    """`category` is what the next storage counts as. `by_category` counts bytes of blocks, as the allocator does."""
+    """`category` is what the next storage counts as. `by_category` counts bytes of blocks, as the allocator does.
 
-    def __init__(self, allocator: CachingAllocator) -> None:
-        self.allocator = allocator
+    `late`, if there is one, follows every allocation.
+    """
+
+    def __init__(self, allocator: CachingAllocator, late: LateStreams | None = None) -> None:
+        self.allocator, self.late = allocator, late
         self.records: dict[int, StorageRecord] = {}
         self.category = ACTIVATIONS
         self.by_category = [0] * len(CATEGORIES)
@@ -92,6 +96,12 @@ class DeviceMemory:
             self.by_category[WORKSPACES] -= block_bytes
             self._free(address)
 
+    def record_stream(self, address: int, stream: int) -> None:
+        """A second stream uses this storage."""
+        self.allocator.record_stream(address, stream)
+        if self.late is not None:
+            self.late.record_stream(address, stream)
+
     def set_category(self, record: StorageRecord, category: int) -> None:
         if record.category != category:
             self.by_category[record.category] -= record.block_bytes
@@ -101,6 +111,8 @@ class DeviceMemory:
     def reset_peak(self) -> None:
         """Start every peak at what is there now."""
         self.allocator.statistics.reset_peak()
+        if self.late is not None:
+            self.late.reset_peak()
         self._peak_bytes, self.at_peak = self._allocated.current, tuple(self.by_category)
 
     def close(self) -> None:
@@ -117,6 +129,8 @@ class DeviceMemory:
         finally:
             self._busy = False
         block_bytes = self._allocated.current - before
+        if self.late is not None:
+            self.late.malloc(address, nbytes, stream)
         while self._died_while_busy:
             self._free(self._died_while_busy.pop())
         return address, block_bytes
@@ -124,6 +138,8 @@ class DeviceMemory:
     def _free(self, address: int) -> None:
         self._busy = True
         self.allocator.free(address)
+        if self.late is not None:
+            self.late.free(address)
         self._busy = False
 
     def _count(self, category: int, block_bytes: int) -> None:

@@ -19,6 +19,7 @@ from memexp.simulate.tensors import Shape, is_simulated, move_to_storage, tensor
 from memexp.simulate.values import Values
 
 _LOGITS_MIN_BYTES = 1 << 20
+_NUMBERS = (int, float, bool)
 
 
 class OpStream:
@@ -33,6 +34,9 @@ class OpStream:
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Any op whose result depends on shapes alone."""
+        if len(args) > 1 and type(args[1]) in _NUMBERS and func._overloadname == "Tensor":
+            # What Python gave as a number comes as one, though the schema asks for a tensor.
+            func = getattr(func._overloadpacket, "Scalar", func)
         tensors: list[torch.Tensor] = []
         key: list[Any] = [func]
         self.describe(args, tensors, key)

@@ -11,7 +11,7 @@ import torch
 
 from memexp.simulate.cards import Card
 from memexp.simulate.costs import seconds_of
-from memexp.simulate.scratch import is_memory_known, scratch_bytes, takes_workspace
+from memexp.simulate.scratch import KernelCall, is_memory_known, scratch_bytes, takes_workspace
 from memexp.simulate.tensors import Shape, is_simulated
 
 MOVES_BETWEEN_DEVICES = frozenset({"aten::copy_", "aten::_to_copy", "aten::index.Tensor", "aten::index_put_"})
@@ -107,9 +107,10 @@ def foresee(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[torch.Te
     is_kernel = outcome.writes or any(isinstance(output, New) for output in outputs)
     if is_kernel and not func.is_view and not func.name().startswith("aten::empty"):
         outcome.seconds = seconds_of(func, meta_args, meta_kwargs, out, card)
-        outcome.scratch = scratch_bytes(func, meta_args, meta_kwargs, out, card)
-        outcome.takes_workspace = takes_workspace(func)
-        outcome.unknown_name = None if is_memory_known(func) else func.name()
+        call = KernelCall(func, meta_args, meta_kwargs, out, card)
+        outcome.scratch = scratch_bytes(call)
+        outcome.takes_workspace = takes_workspace(call)
+        outcome.unknown_name = None if is_memory_known(call) else func.name()
     for index in outcome.writes:
         if inputs[index].size() != tensors[index].size():
             meta = inputs[index]

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
 
 from memexp.simulate import library_paths as paths
-from memexp.simulate import torch_paths
+from memexp.simulate import quantized, torch_paths
 
 if TYPE_CHECKING:
     from memexp.simulate.gpu import SimulatedGPU
@@ -41,6 +41,7 @@ class Patch:
 
 
 TORCH = "torch 2.13"
+BITSANDBYTES = "bitsandbytes 0.50"
 PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch.nn.functional",
@@ -54,7 +55,15 @@ PATCHES: tuple[Patch, ...] = (
         "torch", "clear_autocast_cache", torch_paths.clear_autocast_cache, "casts of weights are kept here too", TORCH
     ),
     Patch("torch", "empty", torch_paths.empty, "a CPU build has no pinned memory", TORCH),
+    Patch(
+        "torch.amp.grad_scaler",
+        "GradScaler._maybe_opt_step",
+        torch_paths.optimizer_step_by_rule,
+        "what it reads back is a float, which has no value",
+        TORCH,
+    ),
     Patch("torch.Tensor", "record_stream", torch_paths.record_stream, "the op takes no stream of Python's", TORCH),
+    Patch("torch.Tensor", "__deepcopy__", torch_paths.deepcopy_tensor, "it reads the bytes of the storage", TORCH),
     Patch("torch.Tensor", "pin_memory", torch_paths.pin_memory, "a CPU build has no pinned memory", TORCH),
     Patch("torch.Tensor", "is_pinned", torch_paths.is_pinned, "a CPU build has no pinned memory", TORCH),
     Patch(
@@ -88,6 +97,14 @@ PATCHES: tuple[Patch, ...] = (
         is_branch=True,
     ),
     Patch(
+        "accelerate.accelerator",
+        "Accelerator.__init__",
+        paths.half_precision,
+        "it scales gradients on the devices that it knows by name",
+        "accelerate 1.12 to 1.14",
+        is_branch=True,
+    ),
+    Patch(
         "transformers.training_args",
         "TrainingArguments._setup_devices",
         paths.setup_devices,
@@ -108,7 +125,7 @@ PATCHES: tuple[Patch, ...] = (
         "_lazy_imports",
         paths.flash_attention_functions,
         "the flash-attn package needs a GPU; torch has the same kernels",
-        "transformers 5.24, flash-attn 2.8",
+        "transformers 5.24, flash-attn 2.8, flash-attn 3 of August 2026",
         is_branch=True,
     ),
     Patch(
@@ -188,6 +205,36 @@ PATCHES: tuple[Patch, ...] = (
         "the module of the kernel cannot be imported without Triton",
         "trl 1.16",
         creates=True,
+    ),
+    Patch(
+        "bitsandbytes.functional",
+        "name2qmap",
+        quantized.own_tables,
+        "tables of codes stay on the device that asked first; its operators are registered here too",
+        BITSANDBYTES,
+    ),
+    *(
+        Patch("bitsandbytes.functional", name, build, "managed memory needs a GPU", BITSANDBYTES)
+        for name, build in (
+            ("get_paged", quantized.get_paged),
+            ("fill", quantized.nothing),
+            ("prefetch_tensor", quantized.nothing),
+        )
+    ),
+    Patch(
+        "bitsandbytes.nn.modules",
+        "Int8Params._quantize",
+        quantized.quantize_int8,
+        "a parameter cannot change to this device in place",
+        BITSANDBYTES,
+    ),
+    Patch(
+        "bitsandbytes.optim.optimizer",
+        "sync_gpu",
+        quantized.synchronize,
+        "it asks whether the device is a cuda",
+        BITSANDBYTES,
+        is_branch=True,
     ),
 )
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from memexp.simulate import quantized
 from memexp.simulate.memory import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS, DeviceMemory
 from memexp.simulate.tensors import is_simulated
 
@@ -50,6 +51,7 @@ class _Watcher:
             self._modules.add(child)
             if isinstance(child, torch.nn.Embedding):
                 self.vocabularies.add(child.num_embeddings)
+            self._mark(quantized.statistics(child), WEIGHTS)
         self._mark(module.buffers(), WEIGHTS)
         self._see_parameters(module.parameters())
 

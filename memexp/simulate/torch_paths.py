@@ -44,9 +44,34 @@ def empty(gpu: "SimulatedGPU", original: Any) -> Any:
 def record_stream(gpu: "SimulatedGPU", original: Any) -> Any:
     def record(tensor: torch.Tensor, stream: "Stream") -> None:
         if is_simulated(tensor) and (address := tensor.untyped_storage().data_ptr()):
-            gpu.allocator.record_stream(address, stream.stream_id)
+            gpu.memory.record_stream(address, stream.stream_id)
 
     return record
+
+
+def optimizer_step_by_rule(gpu: "SimulatedGPU", original: Any) -> Any:
+    """`GradScaler` reads back whether a gradient overflowed, and then leaves out the step. By rule none does."""
+
+    def step(scaler: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+        found = list(state["found_inf_per_device"].values())
+        if not any(is_simulated(tensor) for tensor in found):
+            return original(scaler, optimizer, state, *args, **kwargs)
+        for tensor in found:
+            tensor.item()  # the host waits here
+        gpu.coverage.rule_branches["no gradient overflows in fp16"] += 1
+        return optimizer.step(*args, **kwargs)
+
+    return step
+
+
+def deepcopy_tensor(gpu: "SimulatedGPU", original: Any) -> Any:
+    def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+        if not is_simulated(tensor) or id(tensor) in memo:
+            return original(tensor, memo)
+        memo[id(tensor)] = copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return copied
+
+    return deepcopy
 
 
 def pin_memory(gpu: "SimulatedGPU", original: Any) -> Any:
