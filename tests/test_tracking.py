@@ -18,7 +18,8 @@ from omegaconf import OmegaConf
 from wandb_files import OfflineRun, read_runs
 
 from memexp.results.record import Loss, Memory, Record, Speed
-from memexp.tracking.contents import exit_code, history, run_tags, secrets_in, without_secrets
+from memexp.secrets import secrets_in, without_secrets
+from memexp.tracking.contents import exit_code, history, run_tags
 from memexp.tracking.exporter import Exporter, Settings
 from memexp.tracking.marks import run_id
 
@@ -386,6 +387,18 @@ def test_a_config_that_cannot_be_read_costs_the_config_and_not_the_run(
     faulty("none raises")
     (line,) = export(Settings(folder=str(tmp_path)), two_cells(tmp_path)[:1], lambda _: {("a", "b"): 1})
     assert "the run of c0 has no config" in line
+    assert (tmp_path / "cells" / "c0" / "wandb.json").exists()
+
+
+def test_a_summary_that_cannot_be_made_is_told_and_leaves_the_runs_of_cells(
+    faulty: Callable[[str], Path], tmp_path: Path
+) -> None:
+    faulty("none raises")
+    exporter = Exporter(Settings(folder=str(tmp_path)))
+    exporter.cell_done(save(make_record("c0", tmp_path), tmp_path), {})
+    exporter.sweep_done()
+    (line,) = exporter.close()
+    assert "1 of 2 runs were not written" in line and "sweep.json" in line
     assert (tmp_path / "cells" / "c0" / "wandb.json").exists()
 
 

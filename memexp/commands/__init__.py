@@ -8,6 +8,10 @@ from collections.abc import Callable
 from typing import cast
 
 COMMANDS = {
+    "frontier": "for each combination the largest batch_size or max_length that fits the card",
+    "doctor": "what this machine can run, and what each missing thing would need",
+    "lengths": "how long a dataset's rows are in tokens, and what each max_length and packing would do to them",
+    "recommend": "the fastest configuration of a sweep that fits a card, with the TRL code that trains it",
     "report": "a sweep's table again, and what is on the card when each cell peaks",
 }
 

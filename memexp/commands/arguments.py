@@ -13,4 +13,4 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"memexp {name}", description=about, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        raise PlanError(f"{self.prog}: {message}. Type {self.prog} --help for what it takes.")
+        raise PlanError(f"{self.prog.removeprefix('memexp ')}: {message}. Type {self.prog} --help for what it takes.")

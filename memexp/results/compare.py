@@ -6,8 +6,8 @@ What is said of it in words is in `remarks`; the verdict on losses is not made h
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Self
 
 from memexp.results.format import option_text
@@ -31,7 +31,7 @@ _SAME_WORK_PERCENT = 1.0
 
 @dataclass(frozen=True)
 class Baseline:
-    """What one group of cells is compared with: the records that stand at `options`. Repeats are averaged.
+    """What one group of cells is compared with: the records that stand at `options`. Of repeats it is the median.
 
     `fell_back` names swept techniques that these records asked for and did not get, so that they are no baseline.
     `others` counts the cells that are compared with it.
@@ -54,13 +54,21 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Compared:
-    """One cell. `vs_baseline` is in percent; None where a number is unknown, or where the two do not compare."""
+    """One cell. `vs_baseline` is in percent; None where a number is unknown, or where the two do not compare.
+
+    `against` are the baseline's ok records. Of a configuration that was repeated (`memexp.results.repeats`) `repeats`
+    are all its records, and `spread_percent` and `no_difference` say how much they differ among themselves.
+    """
 
     record: Record
     vs_baseline: dict[str, float | None]
     is_baseline: bool = False
     fell_back: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    against: tuple[Record, ...] = ()
+    repeats: tuple[Record, ...] = ()
+    spread_percent: dict[str, float | None] = field(default_factory=dict)
+    no_difference: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,8 @@ def compare(grid: Grid) -> Comparison:
     """Compare every record with its baseline.
 
     A baseline stands at each axis's default, or at its first option where the default is not among them. There is one
-    for each combination of `model`, `data`, `trainer` and `gpu`, and repeats share one: the mean of those that are ok.
-    `Sweep.baseline` overrides the axes that it names.
+    for each combination of `model`, `data`, `trainer` and `gpu`, and repeats share one: the median of those that are
+    ok. `Sweep.baseline` overrides the axes that it names.
     """
     apart, target = _apart_axes(grid.sweep), _target(grid.sweep)
     groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
@@ -86,7 +94,7 @@ def compare(grid: Grid) -> Comparison:
     baselines: list[Baseline] = []
     for key, records in groups.items():
         there = tuple(r for r in records if all(option(r, axis) == text for axis, text in target.items()))
-        fell_back = tuple(name for r in there for name in fell_back_techniques(r) if _is_swept(grid, name))
+        fell_back = tuple(name for r in there for name in fell_back_techniques(r) if is_swept(grid, name))
         group = dict(zip(apart, key, strict=True))
         baselines.append(Baseline(group, target, there, fell_back, others=len(records) - len(there)))
         compared |= _compare_group(grid, baselines[-1], records)
@@ -99,6 +107,21 @@ def number(record: Record, metric: str) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def middle(values: Sequence[float | None]) -> float | None:
+    """The median of what is known, None where nothing is."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def percent_change(value: float | None, base: float | None) -> float | None:
+    """From `base` to `value`; None where either is unknown, and where something stands against nothing."""
+    if value is None or base is None:
+        return None
+    if base == 0:
+        return 0.0 if value == 0 else None
+    return 100 * (value - base) / base
+
+
 def is_apart(axis: str) -> bool:
     """Whether the options of this axis are different jobs, each with a baseline of its own."""
     return axis in _APART
@@ -108,6 +131,14 @@ def fell_back_techniques(record: Record) -> tuple[str, ...]:
     """Techniques that this ok cell asked for and TRL trained without, as the record has them: `padding_free=true`."""
     names = record.effective.get("fell_back") or () if record.status == "ok" else ()
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def is_swept(grid: Grid, technique: str) -> bool:
+    """Whether a technique, `padding_free=true`, stands on an axis. Also where one of its fields is swept (`peft.r`), or
+    the TRL argument (`trainer.args.padding_free`).
+    """
+    group = technique.partition("=")[0]
+    return any(group in (axis, axis.split(".")[0], axis.split(".")[-1]) for axis in grid.axes)
 
 
 def _apart_axes(sweep: Sweep) -> list[str]:
@@ -126,30 +157,26 @@ def _target(sweep: Sweep) -> dict[str, str]:
 
 
 def _compare_group(grid: Grid, baseline: Baseline, records: Sequence[Record]) -> dict[str, Compared]:
-    means = {metric: _mean([number(record, metric) for record in baseline.ok]) for metric in METRICS}
+    base = {metric: middle([number(record, metric) for record in baseline.ok]) for metric in METRICS}
     shared = {name for record in baseline.ok for name in fell_back_techniques(record)}
     # Without a baseline people still compare the rows with each other.
     work = _Work.of(baseline.ok or [record for record in records if record.status == "ok"][:1])
     members = {record.id for record in baseline.records}
+    against = tuple(baseline.ok)
     compared = {}
     for record in records:
         fell_back = fell_back_techniques(record)
-        alike = set(fell_back) == shared and not any(_is_swept(grid, name) for name in fell_back)
+        alike = set(fell_back) == shared and not any(is_swept(grid, name) for name in fell_back)
         comparable = record.status == "ok" and alike
         compared[record.id] = Compared(
             record,
-            {name: _percent(number(record, name), means[name]) if comparable else None for name in METRICS},
+            {name: percent_change(number(record, name), base[name]) if comparable else None for name in METRICS},
             is_baseline=record.id in members,
             fell_back=fell_back,
             flags=(DIFFERENT_WORK,) if record.status == "ok" and work.differs_from(_Work.of([record])) else (),
+            against=against,
         )
     return compared
-
-
-def _is_swept(grid: Grid, technique: str) -> bool:
-    """Also where a field of the technique is swept (`peft.r`), or the TRL argument (`trainer.args.padding_free`)."""
-    group = technique.partition("=")[0]
-    return any(group in (axis, axis.split(".")[0], axis.split(".")[-1]) for axis in grid.axes)
 
 
 @dataclass(frozen=True)
@@ -165,7 +192,7 @@ class _Work:
 
     @classmethod
     def of(cls, cells: Sequence[Record]) -> Self:
-        tokens = _mean([cell.data.real_tokens for cell in cells])
+        tokens = middle([cell.data.real_tokens for cell in cells])
         budgets = frozenset(cell.choices.get("budget.tokens") for cell in cells)
         return cls(tokens, budgets, any(cell.backend == "simulate" for cell in cells))
 
@@ -173,18 +200,5 @@ class _Work:
         one_budget = self.budgets == other.budgets and None not in self.budgets and len(self.budgets) == 1
         if self.is_sample or other.is_sample or one_budget:
             return False
-        change = _percent(other.tokens, self.tokens)
+        change = percent_change(other.tokens, self.tokens)
         return change is not None and abs(change) > _SAME_WORK_PERCENT
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _percent(value: float | None, base: float | None) -> float | None:
-    if value is None or base is None:
-        return None
-    if base == 0:
-        return 0.0 if value == 0 else None
-    return 100 * (value - base) / base

@@ -39,7 +39,7 @@ def heading(grid: Grid, missing: Sequence[str] = ()) -> tuple[str, ...]:
         _typed(settings),
         _software(grid.records),
         _how_they_ended(grid.records, missing),
-        "~ predicted by the simulated GPU" if any(record.predicted for record in grid.ok) else "",
+        _predicted_by(record.backend for record in grid.ok if record.predicted),
     ]
     return tuple(line for line in lines if line)
 
@@ -87,10 +87,24 @@ def _how_they_ended(records: Sequence[Record], missing: Sequence[str]) -> str:
     return f"{total:,} {'cell' if total == 1 else 'cells'}: {', '.join(words)}" if total else "no cells"
 
 
+def _predicted_by(backends: Iterable[str | None]) -> str:
+    """What the sign for a prediction means. On the CPU only what a GPU would reserve is predicted."""
+    by = {"a model of CUDA's caching allocator" if backend == "cpu" else "the simulated GPU" for backend in backends}
+    return f"~ predicted by {' and '.join(sorted(by))}" if by else ""
+
+
 def _constant(values: Iterable[Any]) -> str | None:
     """The value as text where everyone who knows it says the same, else None."""
-    texts = {option_text(value) for value in values if value is not None}
-    return texts.pop() if len(texts) == 1 else None
+    found: str | None = None
+    last: Any = None
+    for value in values:
+        if value is None or (value == last and type(value) is type(last)):
+            continue
+        text, last = option_text(value), value
+        if found is not None and text != found:
+            return None
+        found = text
+    return found
 
 
 def _typed(options: dict[str, str]) -> str:

@@ -5,19 +5,21 @@ import re
 from rich.cells import cell_len
 
 from memexp.results.format import visible
-from memexp.results.rows import UNKNOWN, Row, Table
+from memexp.results.rows import EFFECTS_HEADING, UNKNOWN, Row, Table
 
 _SPECIAL = re.compile(r"[\\`*|\[\]<>]|(?<![^\W_])_|_(?![^\W_])|^[#+-](?=\s)")
 _ENTITIES = {"<": "&lt;", ">": "&gt;"}
 
 
 def markdown(table: Table) -> str:
-    """The whole file: title, heading, table, remarks, and the command that made it."""
+    """The whole file: title, heading, table, remarks, effects, and the command that made it."""
     parts = [f"# {escape(visible(table.name))}", "  \n".join(escape(line) for line in table.heading)]
     if table.rows:
         parts.append(_grid(table))
     if table.remarks:
         parts.append("\n".join(f"- {escape(remark)}" for remark in table.remarks))
+    if table.effects:
+        parts += [f"**{escape(EFFECTS_HEADING)}**", "\n".join(f"- {escape(sentence)}" for sentence in table.effects)]
     if table.command:
         parts.append(_code(visible(table.command)))
     return "\n\n".join(parts) + "\n"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from memexp.results.compare import Compared
-from memexp.results.format import bytes_text, change_text, fraction_text, rate_text, seconds_text
+from memexp.results.format import bytes_text, change_text, fraction_text, rate_text, seconds_text, spread_text
 from memexp.results.record import Record
 from memexp.results.rows import Number
 
@@ -36,12 +36,18 @@ class Measure:
         value: float | None = getattr(getattr(cell.record, section), name)
         if value is None or not math.isfinite(value):
             return Number()
-        text = ("~" if {self.field, name, section} & set(cell.record.predicted) else "") + self.form(value)
+        predicted = cell.record.predicted
+        is_predicted = any(part in predicted for part in (self.field, name, section)) if predicted else False
+        text = ("~" if is_predicted else "") + self.form(value)
+        text += spread_text(cell.spread_percent.get(name))
         change = None if self.is_fraction or _is_its_own(cell) else cell.vs_baseline.get(name)
         if change is None:
-            return Number(text)
+            return Number(text, raw=value)
+        if name in cell.no_difference:
+            return Number(text, "no difference", raw=value)
         notable = abs(change) >= _NOTHING_MUCH_PERCENT
-        return Number(text, change_text(change), (change < 0) == self.less_is_better if notable else None)
+        better = (change < 0) == self.less_is_better if notable else None
+        return Number(text, change_text(change), better, raw=value)
 
 
 MEASURES = (

@@ -5,8 +5,9 @@ Categories are known where the device was simulated; phases and steps are known 
 
 from collections.abc import Iterator, Sequence
 
+from memexp.results.compare import REPEATS
 from memexp.results.format import bytes_text, visible
-from memexp.results.grid import Grid
+from memexp.results.grid import Grid, grouped, option
 from memexp.results.record import Record
 
 _BAR = 30
@@ -15,8 +16,10 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def peak_lines(grid: Grid) -> Iterator[str]:
-    """Plain lines, none of them markup. Nothing for cells that have no peak."""
-    for record in grid.records:
+    """Plain lines, none of them markup. Nothing for cells that have no peak; of repeats the first."""
+    beside = [axis for axis in grid.axes if axis != REPEATS]
+    for repeats in grouped(grid.records, lambda record: tuple(option(record, axis) for axis in beside)):
+        record = repeats[0]
         if record.memory.peak_allocated_bytes:
             yield ""
             yield from _cell(grid.label(record), record)

@@ -98,11 +98,16 @@ class Loss(Frozen):
 
 @dataclass(frozen=True)
 class Simulation(Frozen):
-    """How far a simulated number can be trusted; None in a record of measurements."""
+    """How far a simulated number can be trusted; None in a record of measurements.
+
+    `peak_reserved_at_most_bytes` is what is reserved where memory that two streams share is free again as late as can
+    be, which `memory.peak_reserved_bytes` takes to be at once; None without offloading, and where it would not fit.
+    """
 
     coverage: float | None = None
     unknown_ops: tuple[str, ...] = ()
     rule_branches: dict[str, int] = field(default_factory=dict)
+    peak_reserved_at_most_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,10 @@ class Timing(Frozen):
 
 @dataclass(frozen=True)
 class Record(Frozen):
-    """One cell: what was asked, what was really used, what it took. Only `id`, `sweep` and `status` always exist."""
+    """One cell: what was asked, what was really used, what it took. Only `id`, `sweep` and `status` always exist.
+
+    Of a cell of several processes the peaks are the highest of any and the tokens those of all; `ranks` has them apart.
+    """
 
     id: str
     sweep: str
@@ -138,6 +146,7 @@ class Record(Frozen):
     simulation: Simulation | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     timing: Timing = field(default_factory=Timing)
+    ranks: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

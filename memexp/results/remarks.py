@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from memexp.results import alike
+from memexp.results import alike, verdict
 from memexp.results.compare import DIFFERENT_WORK, Baseline, Comparison
 from memexp.results.format import listing, one_line, option_text, visible
 from memexp.results.grid import THIS_CELL, Grid, grouped
 from memexp.results.outcome import outcome
 from memexp.results.record import Record
+from memexp.results.software import mixed
 
 _FEW_TOKENS_KEPT = 0.95
 _MOST_OF_A_KIND = 6
@@ -25,9 +26,11 @@ def remarks(
         _without_baseline(grid, comparison, missing),
         _tokens_cut(grid),
         _fell_back(grid, comparison),
+        verdict.sentences(grid),
         _different_work(grid, comparison),
         _the_first(alike.sentences(grid), str),
         _mixed_software(grid),
+        _shared_gpus(grid),
         _notes_of_cells(grid),
         _long_options(grid),
         _not_run(grid, missing),
@@ -105,13 +108,16 @@ def _range(numbers: Iterable[float | None], form: str) -> str:
 
 
 def _mixed_software(grid: Grid) -> list[str]:
-    found: dict[str, dict[str, None]] = defaultdict(dict)
-    for record in grid.records:
-        versions = record.environment.get("versions")
-        for package, version in versions.items() if isinstance(versions, dict) else ():
-            found[str(package)][str(version)] = None
-    mixed = [f"{package} {' and '.join(versions)}" for package, versions in found.items() if len(versions) > 1]
-    return [visible(f"Cells ran on different versions: {listing(mixed)}")] if mixed else []
+    found = mixed(record.environment for record in grid.records if record.status != "refused")
+    return [visible(f"Cells ran on different versions, and may not compare: {listing(found)}")] if found else []
+
+
+def _shared_gpus(grid: Grid) -> list[str]:
+    shared = [record for record in grid.records if record.environment.get("foreign_processes")]
+    if not shared:
+        return []
+    who = grid.describe(shared, grid.records)
+    return [_sentence(f"{who} shared the GPU with other processes: memory of the device and speed are not the cell's")]
 
 
 def _notes_of_cells(grid: Grid) -> list[str]:

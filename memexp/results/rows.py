@@ -5,15 +5,20 @@ from dataclasses import dataclass
 from memexp.frozen import Frozen
 
 UNKNOWN = "-"
+EFFECTS_HEADING = "Effects: the mean over cells that differ in nothing else, and the least and the most"
 
 
 @dataclass(frozen=True)
 class Number(Frozen):
-    """One number as people read it. `change` is against the baseline; `better` is None where it is nothing much."""
+    """One number as people read it. `change` is against the baseline; `better` is None where it is nothing much.
+
+    `raw` is the number itself, in the unit of its measure, to sort by.
+    """
 
     text: str = UNKNOWN
     change: str = ""
     better: bool | None = None
+    raw: float | None = None
 
     def __str__(self) -> str:
         return f"{self.text} ({self.change})" if self.change else self.text
@@ -45,7 +50,9 @@ class Row(Frozen):
 
 @dataclass(frozen=True)
 class Table(Frozen):
-    """`heading` stands above the rows, `remarks` below. `csv` has its own header line and all columns, as raw text."""
+    """`heading` stands above the rows, `remarks` below, and `effects` below them. `csv` has its own header line and all
+    columns, as raw text.
+    """
 
     name: str
     command: str
@@ -55,3 +62,4 @@ class Table(Frozen):
     rows: tuple[Row, ...]
     remarks: tuple[str, ...]
     csv: tuple[tuple[str, ...], ...]
+    effects: tuple[str, ...] = ()

@@ -4,16 +4,21 @@ Folders are made by whoever starts a sweep; nothing here creates one. A read-onl
 that names the file that was asked for.
 """
 
+import json
 import os
-import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
+from memexp.frozen import Frozen
+from memexp.plan.plan import Plan
 from memexp.results.record import Record
 from memexp.results.strict import read_strictly
 from memexp.results.sweep import Sweep, SweepFolder
+from memexp.results.verdict import judged
+from memexp.secrets import secrets_in, without_secrets
 
 
 @dataclass(frozen=True)
@@ -41,22 +46,27 @@ def read_records(folder: SweepFolder, sweep: Sweep) -> Stored:
         else:
             missing.append(plan_id)
             damaged.extend(sorted(folder.cell(plan_id).glob("record.json.damaged-*")))
-    return Stored(tuple(records), tuple(missing), tuple(damaged))
+    return Stored(tuple(judged(sweep, records)), tuple(missing), tuple(damaged))
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write one record.json. Raises ValueError for NaN or infinity, before any file is touched."""
-    write_atomically(path, record.to_json() + "\n")
+    """Write one record.json, without the user's keys. Raises ValueError for NaN or infinity, before touching a file."""
+    write_atomically(path, _json(record))
 
 
 def write_records_jsonl(folder: SweepFolder, records: Iterable[Record]) -> None:
     """Replace records.jsonl: one record a line, in the order given."""
-    write_atomically(folder.records_jsonl, "".join(record.to_json() + "\n" for record in records))
+    write_atomically(folder.records_jsonl, "".join(_json(record) for record in records))
 
 
 def write_sweep(folder: SweepFolder, sweep: Sweep) -> None:
     """Write sweep.json, on which resuming and `memexp report` rely."""
-    write_atomically(folder.sweep_json, sweep.to_json() + "\n")
+    write_atomically(folder.sweep_json, _json(sweep))
+
+
+def write_plan(folder: SweepFolder, plan: Plan) -> None:
+    """Write the plan.json of a cell whose folder is there: `plan.id` names it. Written again by whoever resumes."""
+    write_atomically(folder.plan(plan.id), _json(plan), durable=False)
 
 
 def read_sweep(folder: SweepFolder) -> Sweep:
@@ -64,16 +74,20 @@ def read_sweep(folder: SweepFolder) -> Sweep:
     return read_strictly(Sweep, folder.sweep_json)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` as a whole: readers see the old text or the new one, also after a crash or a full disk."""
+def write_atomically(path: Path, text: str, durable: bool = True) -> None:
+    """Replace `path` as a whole: readers see the old text or the new one, also after a crash or a full disk.
+
+    Not `durable`: for what is made again where the machine itself loses power. Waiting for the disk takes milliseconds.
+    """
     # A lone surrogate becomes the escape that JSON reads back as the same character.
     content = text.encode("utf-8", "backslashreplace")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):
@@ -82,6 +96,13 @@ def write_atomically(path: Path, text: str) -> None:
             # A full disk names no file, and the temporary name would tell a user nothing.
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def _json(data: Frozen) -> str:
+    secrets = secrets_in(os.environ)
+    if not secrets:
+        return data.to_json() + "\n"
+    return json.dumps(without_secrets(data.to_dict(), secrets), allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _read_record(path: Path, plan_id: str) -> Record | None:

@@ -3,6 +3,7 @@
 import json
 import math
 import typing
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -18,10 +19,14 @@ def read_strictly(kind: type[_Kind], path: Path) -> _Kind:
 
     Raises OSError, RecursionError for nesting that no writer makes, and whatever the dataclass itself refuses.
     """
-    text = path.read_text(encoding="utf-8")
+    return parse_strictly(kind, path.read_text(encoding="utf-8"))
+
+
+def parse_strictly(kind: type[_Kind], text: str) -> _Kind:
+    """`read_strictly` of text that is in hand. Raises all that it does but OSError."""
     data = kind.from_dict(json.loads(text, parse_constant=_finite, parse_float=_finite))
     if not _matches(kind, data):
-        raise TypeError(f"{path} does not hold the fields of a {kind.__name__}")
+        raise TypeError(f"these are not the fields of a {kind.__name__}")
     return data
 
 
@@ -33,24 +38,29 @@ def _finite(text: str) -> float:
 
 
 def _matches(hint: Any, value: Any) -> bool:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (typing.Union, UnionType):
-        return any(_matches(argument, value) for argument in arguments)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_matches(arguments[0], item) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_matches(arguments[1], item) for item in value.values())
-    if hint is None or hint is NoneType:
-        return value is None
-    if hint in (int, float):
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if not isinstance(value, Frozen):
-        return isinstance(value, hint)
-    return isinstance(value, hint) and all(_matches(h, getattr(value, name)) for name, h in _hints(hint).items())
+    return _matcher(hint)(value)
 
 
 @cache
-def _hints(kind: type[Frozen]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _matcher(hint: Any) -> Callable[[Any], bool]:
+    """Whether a value is of a type, as a function: a folder has thousands of records, all of the same few types."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return lambda value: True
+    if origin in (typing.Union, UnionType):
+        options = [_matcher(argument) for argument in arguments]
+        return lambda value: any(matches(value) for matches in options)
+    if origin is tuple:
+        item = _matcher(arguments[0])
+        return lambda value: isinstance(value, tuple) and all(map(item, value))
+    if origin is dict:
+        item = _matcher(arguments[1])
+        return lambda value: isinstance(value, dict) and all(map(item, value.values()))
+    if hint is None or hint is NoneType:
+        return lambda value: value is None
+    if hint in (int, float):
+        return lambda value: isinstance(value, int | float) and not isinstance(value, bool)
+    if not issubclass(hint, Frozen):
+        return lambda value: isinstance(value, hint)
+    fields = [(name, _matcher(kind)) for name, kind in typing.get_type_hints(hint).items()]
+    return lambda value: isinstance(value, hint) and all(matches(getattr(value, name)) for name, matches in fields)

@@ -4,11 +4,14 @@ results_dir/<name>/sweep.json  records.jsonl  table.md  table.csv
                    cells/<id>/plan.json  record.json  log.txt  progress.json
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from memexp.frozen import Frozen
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,12 @@ class Sweep(Frozen):
     command: str = ""
     schema_version: int = 1
 
+    def __post_init__(self) -> None:
+        # A cell's id is the name of its folder, and this may be anybody's file.
+        wrong = [cell for cell in self.cells if not isinstance(cell, str) or not _ID.fullmatch(cell)]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r:.40} is no id of a cell")
+
 
 class SweepFolder:
     """The paths of one sweep's files. Creates nothing."""
@@ -42,6 +51,7 @@ class SweepFolder:
         self.records_jsonl = path / "records.jsonl"
         self.table_md = path / "table.md"
         self.table_csv = path / "table.csv"
+        self.report_html = path / "report.html"
 
     def cell(self, plan_id: str) -> Path:
         return self.path / "cells" / plan_id

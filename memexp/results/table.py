@@ -4,48 +4,60 @@ Columns that say the same in every row, or nothing, leave the table for one line
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from memexp.results.compare import Compared, compare
+from memexp.results.compare import REPEATS, Compared, compare
 from memexp.results.csv_table import csv_rows, csv_text
+from memexp.results.effect_sentences import effect_sentences
+from memexp.results.effects import effects
 from memexp.results.format import visible
 from memexp.results.grid import THIS_CELL, Grid, option
 from memexp.results.heading import heading
 from memexp.results.markdown import markdown
 from memexp.results.measures import MEASURES, Measure, worst_case_matters
 from memexp.results.outcome import outcome
+from memexp.results.phases import phase_sentences
 from memexp.results.record import Record
 from memexp.results.remarks import remarks
+from memexp.results.repeats import is_repeated, summarised
 from memexp.results.rows import UNKNOWN, Column, Number, Row, Table
 from memexp.results.store import write_atomically
 from memexp.results.sweep import Sweep, SweepFolder
 from memexp.results.terminal import lines
 
+_FEW_EFFECTS = 6
+
 
 def make_table(
     sweep: Sweep, records: Sequence[Record], missing: Sequence[str] = (), damaged: Sequence[Path] = ()
 ) -> Table:
-    """One row a record, in grid order. `missing` and `damaged` are those of `Stored`, and are named below the table."""
+    """One row a configuration, in grid order: a cell, or the median of its repeats. `missing` and `damaged` are those
+    of `Stored`, and are named below the table.
+    """
     grid = Grid(sweep, records)
     comparison = compare(grid)
     measures = [m for m in MEASURES if grid.ok and (not m.is_worst_case or worst_case_matters(grid.ok))]
-    numbers = {m: [m.show(cell) for cell in comparison.cells if _is_ok(cell)] for m in measures}
+    shown = summarised(grid, comparison)
+    numbers = {m: [m.show(cell) for cell in shown if _is_ok(cell)] for m in measures}
     columns = [m for m in measures if not _leaves(m, numbers[m])]
     gone = {m.heading: numbers[m][0].text for m in measures if m not in columns}
     marked = {record.id for baseline in comparison.baselines if baseline.others for record in baseline.records}
-    axes = [axis for axis in grid.axes if len(grid.records) < 2 or len(_options(grid, axis)) > 1]
+    swept = [axis for axis in grid.axes if axis != REPEATS]
+    axes = [axis for axis in swept if len(shown) < 2 or len(_options(grid, axis)) > 1]
     return Table(
         name=sweep.name,
         command=sweep.command,
-        heading=(*heading(grid, missing), *_same_for_all(grid, axes, gone)),
+        heading=(*heading(grid, missing), *_repeats(grid), *_same_for_all(grid, swept, axes, gone)),
         axes=tuple(visible(axis) for axis in axes),
         columns=tuple(Column(measure.heading, measure.rank) for measure in columns),
-        rows=tuple(_row(grid, cell, axes, columns, cell.record.id in marked) for cell in comparison.cells),
-        remarks=remarks(grid, comparison, missing, damaged),
+        rows=tuple(_row(grid, cell, axes, columns, cell.record.id in marked) for cell in shown),
+        remarks=(*remarks(grid, comparison, missing, damaged), *phase_sentences(grid)),
         csv=csv_rows(grid, comparison),
+        effects=effect_sentences(effects(grid, comparison)),
     )
 
 
@@ -55,8 +67,13 @@ def write_tables(folder: SweepFolder, table: Table) -> None:
     write_atomically(folder.table_csv, csv_text(table))
 
 
-def print_table(table: Table, console: Console) -> None:
-    """Print the table as wide as the console is. Nothing in it is taken for markup or for a control sequence."""
+def print_table(table: Table, console: Console, whole: bool = False) -> None:
+    """Print the table as wide as the console is. Nothing in it is taken for markup or for a control sequence.
+
+    Effects are printed where they are few, else only as part of the `whole`.
+    """
+    if not whole and len(table.effects) > _FEW_EFFECTS:
+        table = replace(table, effects=())
     console.print(Text("\n").join(lines(table, console)), soft_wrap=True)
 
 
@@ -65,6 +82,7 @@ def _row(grid: Grid, cell: Compared, axes: Sequence[str], columns: Sequence[Meas
     words = ["baseline"] if is_marked else []
     words += [f"{technique} fell back" for technique in cell.fell_back]
     words += cell.flags
+    words += _lost_repeats(cell)
     if not _is_ok(cell):
         words = [outcome(record) + (" (baseline)" if is_marked else "")]
     return Row(
@@ -83,9 +101,23 @@ def _leaves(measure: Measure, numbers: Sequence[Number]) -> bool:
     return texts == {UNKNOWN} or (len(texts) == 1 and (len(numbers) > 1 or measure.is_fraction))
 
 
-def _same_for_all(grid: Grid, axes: Sequence[str], gone: dict[str, str]) -> list[str]:
+def _repeats(grid: Grid) -> list[str]:
+    if not is_repeated(grid):
+        return []
+    return [f"Each row: the median of {grid.typed({REPEATS: _options(grid, REPEATS)})}, ± the furthest of them"]
+
+
+def _lost_repeats(cell: Compared) -> list[str]:
+    """`1 of 3 repeats failed`: a median of what is left hides what went wrong."""
+    others = [record for record in cell.repeats if record.status != "ok"]
+    if not others or not _is_ok(cell):
+        return []
+    return [f"{len(others)} of {len(cell.repeats)} repeats not ok: {outcome(others[0])}"]
+
+
+def _same_for_all(grid: Grid, swept: Sequence[str], axes: Sequence[str], gone: dict[str, str]) -> list[str]:
     """`Every cell: packing=bfd, kept 100%, peak reserved unknown`, in two lines where not every cell has numbers."""
-    options = [grid.typed({axis: _options(grid, axis)}) for axis in grid.axes if axis not in axes]
+    options = [grid.typed({axis: _options(grid, axis)}) for axis in swept if axis not in axes]
     numbers = [f"{name} {'unknown' if text == UNKNOWN else text}" for name, text in gone.items()]
     everything = THIS_CELL if len(grid.records) == 1 else "every cell"
     if len(grid.ok) == len(grid.records):

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from memexp.results.format import listing, visible
 from memexp.results.layout import Layout
-from memexp.results.rows import Table
+from memexp.results.rows import EFFECTS_HEADING, Table
 
 _FEWEST_COLUMNS = 2
 
@@ -26,6 +26,11 @@ def lines(table: Table, console: Console) -> Iterator[Text]:
         yield Text()
     for remark in table.remarks:
         yield from _wrap(console, remark, indent="- ")
+    if table.effects:
+        yield Text()
+        yield from _wrap(console, EFFECTS_HEADING, style="bold")
+    for sentence in table.effects:
+        yield from _wrap(console, sentence, indent="- ")
 
 
 def _rows(table: Table, console: Console) -> Iterator[Text]:

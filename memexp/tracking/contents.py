@@ -1,16 +1,13 @@
 """What a W&B run holds, as plain values made from a Record. Pure functions; W&B itself is in `export`."""
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from memexp.results.record import Record
 
-_WHAT_IS_RUN = {"trainer", "model", "data", "backend", "gpu", "launch", "logger", "experiment"}
-_OFF = {"none", "false", "default"}
+_WHAT_IS_RUN = {"trainer", "model", "data", "backend", "gpu", "logger", "experiment"}
+_OFF = {"none", "false", "default", "single"}
 _LONGEST_TAG = 64
-_NAME_OF_A_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)$")
-_SHORTEST_SECRET = 8
 
 
 def run_name(record: Record) -> str:
@@ -50,22 +47,3 @@ def history(record: Record) -> list[dict[str, Any]]:
 def exit_code(record: Record) -> int:
     """1 for a cell that broke. Out of memory and refused are answers, and W&B shows them as finished."""
     return int(record.status in ("failed", "timeout", "killed"))
-
-
-def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of variables that are named like a key or password. Short values are left out: they occur by chance."""
-    values = {value for name, value in environment.items() if _NAME_OF_A_SECRET.search(name.upper())}
-    return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
-
-
-def without_secrets(value: Any, secrets: tuple[str, ...]) -> Any:
-    """The same JSON value with each secret inside a text or a key replaced by "***"."""
-    if isinstance(value, str):
-        for secret in secrets:
-            value = value.replace(secret, "***")
-        return value
-    if isinstance(value, dict):
-        return {without_secrets(key, secrets): without_secrets(item, secrets) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_secrets(item, secrets) for item in value]
-    return value

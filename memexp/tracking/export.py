@@ -1,28 +1,30 @@
-"""The exporting process: `python -m memexp.tracking.export SETTINGS.json`. The only module that imports wandb.
+"""The exporting process: `python -m memexp.tracking.export SETTINGS.json`, in which alone a sweep imports wandb.
 
-Reads one JSON line a finished cell from standard input, {"record": path, "config": {…}}, until an empty line or
-the end. A run that cannot be written is a line in `wandb/export.log`, to which standard error goes, and
-the next run goes on. It never trains, never changes a record, and knows nothing of the cells that are still running.
+Reads one JSON line a finished cell from standard input, {"record": path, "config": {…}}, and {"sweep": true} for the
+summary of all of them, until an empty line or the end. A run that cannot be written is a line in `wandb/export.log`, to
+which standard error goes, and the next run goes on. It never trains, never changes a record, and knows nothing of the
+cells that are still running.
 """
 
 import contextlib
 import json
 import os
-import shutil
-import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from memexp.results.record import Record
-from memexp.tracking.contents import exit_code, history, run_name, run_tags, secrets_in, without_secrets
+from memexp.secrets import secrets_in, without_secrets
+from memexp.tracking.contents import exit_code, history, run_name, run_tags
 from memexp.tracking.exporter import NO_WANDB, NOT_WRITTEN, Settings
 from memexp.tracking.marks import Mark, fingerprint, is_exported, read_mark, run_id, write_mark
+from memexp.tracking.runs import start_run
+from memexp.tracking.summary import export_summary
+from memexp.tracking.time_limit import time_limit
 
 LOWEST_PRIORITY = 19
 
@@ -35,7 +37,7 @@ def main(settings_path: str) -> int:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     lines = _private_stdin()
     try:
-        with _time_limit(settings.timeout_seconds):
+        with time_limit(settings.timeout_seconds):
             _import_wandb()
     except Exception as error:
         _log(f"the whole sweep {NOT_WRITTEN} {_one_line(error)}", secrets)
@@ -43,13 +45,17 @@ def main(settings_path: str) -> int:
     for line in lines:
         if not line.strip():
             break
-        cell = json.loads(line)
+        done = json.loads(line)
         try:
-            with _time_limit(settings.timeout_seconds):
-                export(Path(cell["record"]), cell["config"], settings, secrets)
+            with time_limit(settings.timeout_seconds):
+                if "record" in done:
+                    export(Path(done["record"]), done["config"], settings, secrets)
+                else:
+                    export_summary(settings, secrets)
         except Exception as error:
             failed = True
-            _log(f"{cell['record']} {NOT_WRITTEN} {_one_line(error)}\n{traceback.format_exc()}", secrets)
+            what = done.get("record", "the sweep's summary")
+            _log(f"{what} {NOT_WRITTEN} {_one_line(error)}\n{traceback.format_exc()}", secrets)
     if not failed:
         _stop_wandb(settings.timeout_seconds)
     return 0
@@ -60,8 +66,6 @@ def export(record_path: Path, config: dict[str, Any], settings: Settings, secret
 
     Raises what W&B raises. The mark is written last, so a run that broke on the way is written again next time.
     """
-    import wandb
-
     if is_exported(record_path, settings.mode):
         return
     record_json = record_path.read_bytes()
@@ -69,22 +73,13 @@ def export(record_path: Path, config: dict[str, Any], settings: Settings, secret
     folder = Path(settings.folder) / "wandb"
     mark = read_mark(record_path)
     identity = mark.id if mark else run_id(folder, record.id)
-    for stale in folder.glob(f"*run-*-{identity}*"):
-        shutil.rmtree(stale)
-    run = wandb.init(
-        dir=settings.folder,
-        mode=settings.mode,  # type: ignore[arg-type]
-        entity=settings.entity,
-        project=settings.project,
-        group=settings.group,
+    run = start_run(
+        settings,
+        identity,
         job_type="cell",
-        id=identity,
         name=without_secrets(run_name(record), secrets),
         tags=run_tags(record, settings.tags),
         config=without_secrets(config, secrets),
-        # A run that could not be finished must not become the next cell's run.
-        reinit="create_new",
-        settings=_only_what_is_given(wandb, settings.timeout_seconds),
     )
     try:
         run.define_metric("train/*", step_metric="train/step", summary="none")
@@ -95,28 +90,6 @@ def export(record_path: Path, config: dict[str, Any], settings: Settings, secret
     finally:
         run.finish(exit_code=exit_code(record))
     write_mark(record_path, Mark(identity, settings.mode, fingerprint(record_json), url))
-
-
-def _only_what_is_given(wandb: Any, timeout_seconds: float) -> Any:
-    """W&B's settings, with everything off that it would collect about this process, since this one did not train."""
-    return wandb.Settings(
-        console="off",
-        silent=True,
-        symlink=False,
-        use_dot_wandb=False,
-        disable_git=True,
-        disable_code=True,
-        save_code=False,
-        sagemaker_disable=True,
-        x_disable_meta=True,
-        x_disable_stats=True,
-        x_disable_machine_info=True,
-        x_save_requirements=False,
-        # Together they end before the limit on the whole run, so W&B can say what it waited for.
-        init_timeout=timeout_seconds * 0.45,
-        finish_timeout=timeout_seconds * 0.45,
-        finish_timeout_raises=True,
-    )
 
 
 def _import_wandb() -> None:
@@ -130,7 +103,7 @@ def _import_wandb() -> None:
 def _stop_wandb(timeout_seconds: float) -> None:
     import wandb
 
-    with contextlib.suppress(Exception), _time_limit(timeout_seconds):
+    with contextlib.suppress(Exception), time_limit(timeout_seconds):
         wandb.teardown()
 
 
@@ -148,21 +121,6 @@ def _end_with_parent(parent: int) -> None:
         time.sleep(1)
     # W&B's service watches this process in the same way and ends with it.
     os._exit(1)
-
-
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError inside the block. Main thread only, and not for code that swallows every exception."""
-
-    def interrupt(*_: object) -> None:
-        raise TimeoutError(f"W&B took longer than {seconds:g} s")
-
-    signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _one_line(error: Exception) -> str:

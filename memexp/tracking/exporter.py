@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from memexp.frozen import Frozen
-from memexp.tracking.marks import is_exported, read_mark, write_whole
+from memexp.tracking.marks import is_exported, is_summarised, read_mark, read_summary_mark, write_whole
 
 NO_WANDB = 3
 NOT_WRITTEN = "was not written:"
@@ -74,6 +74,7 @@ class Exporter:
         self._lines: SimpleQueue[bytes] = SimpleQueue()
         self._records: dict[Path, None] = {}
         self._problems: list[str] = []
+        self._wants_summary = False
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._settings = settings.resolved(os.environ)
@@ -94,6 +95,12 @@ class Exporter:
             self._problems.append(f"W&B: the run of {path.parent.name} has no config, which is not plain data: {error}")
             line = json.dumps({"record": str(path), "config": {}})
         self._lines.put(line.encode() + b"\n")
+
+    def sweep_done(self) -> None:
+        """Ask for the summary run, when every record and report.html are on disk."""
+        if self._process is not None:
+            self._wants_summary = True
+            self._lines.put(b'{"sweep": true}\n')
 
     def close(self) -> list[str]:
         """Wait for the runs that are left, at most `timeout_seconds`, then end the process. Returns lines for the user.
@@ -142,18 +149,22 @@ class Exporter:
     def _report(self, in_time: bool, no_wandb: bool) -> list[str]:
         folder, mode = self._log.parent, self._settings.mode
         missing = [path for path in self._records if not is_exported(path, mode)]
+        runs, unwritten = len(self._records) + self._wants_summary, len(missing)
+        if self._wants_summary:
+            unwritten += not is_summarised(folder.parent, mode)
         lines = []
-        if missing or not in_time:
+        if unwritten or not in_time:
             late = "" if in_time else f" W&B did not end within {self._settings.timeout_seconds:g} s and was stopped."
             help_ = " Type `pip install wandb`, or logger=none to do without." if no_wandb else ""
-            outcome = f"{len(missing)} of {len(self._records)} runs were not" if missing else "every run was"
+            outcome = f"{unwritten} of {runs} runs were not" if unwritten else "every run was"
             lines.append(f"W&B: {outcome} written (see {self._log}).{self._first_error()}{late}{help_}")
         if mode == "online":
-            written = (read_mark(path) for path in self._records if path not in missing)
-            urls = [mark.url for mark in written if mark and mark.url]
+            marks = [read_mark(path) for path in self._records if path not in missing]
+            marks += [read_summary_mark(folder.parent)] if self._wants_summary else []
+            urls = [mark.url for mark in marks if mark and mark.url]
             if urls:
-                lines.append(f"W&B: {len(urls)} of {len(self._records)} runs are online, the last one at {urls[-1]}")
-            if missing and any(folder.glob("*run-*")):
+                lines.append(f"W&B: {len(urls)} of {runs} runs are online, the last one at {urls[-1]}")
+            if unwritten and any(folder.glob("*run-*")):
                 lines.append(f"W&B: to upload what is on disk, type `wandb sync {folder}/*run-*`")
         return lines
 

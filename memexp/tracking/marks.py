@@ -6,6 +6,7 @@ stale; to write a cell's run again, delete its `wandb.json`.
 
 import hashlib
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,31 @@ def is_exported(record_path: Path, mode: str) -> bool:
         return mark is not None and (mark.mode, mark.exported_from) == (mode, fingerprint(record_path.read_bytes()))
     except OSError:
         return False
+
+
+def read_summary_mark(folder: Path) -> Mark | None:
+    """The mark of a sweep's summary run, `wandb.json` in its folder, or None."""
+    return read_mark(folder / "sweep.json")
+
+
+def write_summary_mark(folder: Path, mark: Mark) -> None:
+    """Replaces an older mark in one step. Raises OSError."""
+    write_mark(folder / "sweep.json", mark)
+
+
+def is_summarised(folder: Path, mode: str) -> bool:
+    """True when the summary was written in this mode from exactly the records that lie there now."""
+    mark = read_summary_mark(folder)
+    return mark is not None and (mark.mode, mark.exported_from) == (mode, sweep_fingerprint(folder))
+
+
+def sweep_fingerprint(folder: Path) -> str:
+    """Of every record of the sweep together."""
+    found = hashlib.sha256()
+    for path in sorted(folder.glob("cells/*/record.json")):
+        with suppress(OSError):
+            found.update(fingerprint(path.read_bytes()).encode())
+    return found.hexdigest()
 
 
 def fingerprint(record_json: bytes) -> str:

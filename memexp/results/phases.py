@@ -1,0 +1,79 @@
+"""Which phase sets the peak, what is on the card then, and so which techniques can lower it: a line below the table.
+
+What a technique acts on is data of its option files (`acts_on`); no technique is named here. Where nobody knows what
+was on the card at the peak, as on a real one, what a phase can hold at all decides.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from memexp.plan import conf
+from memexp.results.format import fraction_text, listing, one_line
+from memexp.results.grid import THIS_CELL, Grid, grouped
+from memexp.results.record import CATEGORIES, Record
+
+_NAMES = tuple(name.removesuffix("_bytes") for name in CATEGORIES)
+# Activations live from forward to the end of backward, gradients from backward to the optimizer's step; weights and the
+# optimizer's state stay throughout.
+_HELD = {
+    "forward": ("weights", "optimizer", "activations", "logits"),
+    "backward": ("weights", "gradients", "optimizer", "activations", "logits"),
+    "optimizer": ("weights", "gradients", "optimizer"),
+}
+_MOST_TECHNIQUES = 12
+_STATE = {"optimizer": "the optimizer's state"}
+
+
+def phase_sentences(grid: Grid, acts_on: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    """One sentence for each kind of peak, that of the most cells first. `acts_on` is conf's own where it is None."""
+    techniques = conf.acts_on() if acts_on is None else acts_on
+    known = [record for record in grid.ok if record.memory.peak_phase in _HELD]
+    groups = grouped(known, lambda record: (record.memory.peak_phase, _largest(record)))
+    return [_sentence(grid, cells, techniques) for cells in sorted(groups, key=lambda cells: -len(cells))]
+
+
+def _sentence(grid: Grid, cells: Sequence[Record], techniques: Mapping[str, Sequence[str]]) -> str:
+    largest = _largest(cells[0])
+    held = {largest} if largest else set(_HELD[str(cells[0].memory.peak_phase)])
+    acting = sorted(group for group, acts in techniques.items() if held & set(acts))
+    idle = sorted(group for group, acts in techniques.items() if not held & set(acts))
+    if not idle and acting:
+        acting = ["every technique"]
+    parts = [f"{listing(acting, at_most=_MOST_TECHNIQUES)} {_verb(acting, 'act')} on that"] if acting else []
+    parts += [f"{listing(idle, at_most=_MOST_TECHNIQUES)} {_verb(idle, 'do')} not"] if idle else []
+    advice = f": {', '.join(parts)}" if parts else ""
+    phase = one_line(str(cells[0].memory.peak_phase))
+    return f"{_who(grid, cells)} in {phase}, {_what_is_there(cells, largest)}{advice}"
+
+
+def _who(grid: Grid, cells: Sequence[Record]) -> str:
+    name = grid.describe(cells, grid.ok)
+    if " and " in name:  # cells named one by one
+        return f"{len(cells):,} of {len(grid.ok):,} cells {_verb(cells, 'peak')}"
+    return f"{name[0].upper() + name[1:] if name.startswith(('every', THIS_CELL)) else name} peaks"
+
+
+def _what_is_there(cells: Sequence[Record], largest: str | None) -> str:
+    if largest is None:
+        held = [_STATE.get(name, name) for name in _HELD[str(cells[0].memory.peak_phase)]]
+        return f"which holds {listing(held, at_most=len(held))}"
+    shares = sorted(round(_shares(record)[largest], 2) for record in cells)
+    span = dict.fromkeys(fraction_text(share) for share in (shares[0], shares[-1]))
+    return f"when the largest part is {_STATE.get(largest, largest)} ({' to '.join(span)})"
+
+
+def _verb(things: Sequence[object], plural: str) -> str:
+    singular = {"do": "does"}.get(plural, f"{plural}s")
+    return plural if len(things) > 1 else singular
+
+
+def _largest(record: Record) -> str | None:
+    shares = _shares(record)
+    return max(shares, key=lambda name: shares[name]) if shares else None
+
+
+def _shares(record: Record) -> dict[str, float]:
+    """Each category's fraction of the peak; empty where they are not known."""
+    sizes = {name: record.memory.peak_categories.get(f"{name}_bytes") for name in _NAMES}
+    known = {name: size for name, size in sizes.items() if isinstance(size, int | float) and size > 0}
+    total = sum(known.values())
+    return {name: size / total for name, size in known.items()} if total else {}

@@ -1,0 +1,380 @@
+"""Which configuration for a card: held to a brute-force search over the records, and to the code that it prints."""
+
+import ast
+import itertools
+import json
+import random
+import runpy
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_records import GIB, OFFLOAD, PACKING, made, not_ok, swept
+from sweeping import Swept, sweep, write_rows
+
+from memexp.cli import main
+from memexp.commands.recommend import parse_size
+from memexp.plan import load
+from memexp.plan.plan import PlanError, Work
+from memexp.results.compare import compare
+from memexp.results.grid import Grid
+from memexp.results.recommend import CARD_SIZES, Card, Recommendation, recommend
+from memexp.results.recommend_text import fits_table, headline
+from memexp.results.record import Data, Loss, Record
+from memexp.results.store import write_record, write_sweep
+from memexp.results.sweep import Axis, Sweep, SweepFolder
+from memexp.results.training_script import training_script
+
+CHECKPOINTING = Axis("checkpointing", ("none", "full", "selective"), "none")
+AXES = (PACKING, OFFLOAD, CHECKPOINTING)
+MIB = 2**20
+
+
+def phased(plan_id: str, reserved: dict[str, float], **fields: Any) -> Record:
+    """An ok cell with these reserved peaks by phase, in GiB."""
+    record = made(plan_id, GIB, **fields)
+    phases = {
+        name: {"peak_reserved_bytes": int(size * GIB), "peak_allocated_bytes": GIB} for name, size in reserved.items()
+    }
+    memory = {**record.memory.to_dict(), "phases": phases}
+    return Record.from_dict({**record.to_dict(), "memory": memory})
+
+
+def random_grid(seed: int) -> tuple[Sweep, list[Record]]:
+    """Every combination of AXES, with peaks around the sizes of cards; some cells ran out of memory or failed."""
+    draw = random.Random(seed)
+    records = []
+    for number, options in enumerate(itertools.product(*(axis.options for axis in AXES))):
+        choices = dict(zip((axis.name for axis in AXES), options, strict=True))
+        status = draw.choices(["ok", "oom", "failed", "refused"], [8, 1, 1, 1])[0]
+        if status == "ok":
+            peaks = {name: draw.uniform(8, 100) for name in ("load", "warmup", "measured", "worst_case")}
+            records.append(phased(str(number), peaks, rate=draw.uniform(100, 9000), choices=choices))
+        else:
+            records.append(not_ok(str(number), status, "why", choices=choices))
+    return swept(*AXES), records
+
+
+@pytest.mark.parametrize("size", [16, 24, 40, 80])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_is_what_a_brute_force_search_finds(size: int, seed: int) -> None:
+    sweep, records = random_grid(seed)
+    found = recommend(Grid(sweep, records), Card("card", size * GIB, 512 * MIB))
+    best: Record | None = None
+    for record in records:
+        if record.status != "ok":
+            continue
+        needed = 0
+        for phase in record.memory.phases.values():
+            needed = max(needed, phase["peak_reserved_bytes"])
+        fits = needed + 512 * MIB <= 0.92 * size * GIB
+        rate = record.speed.real_tokens_per_second or 0
+        if fits and (best is None or rate > (best.speed.real_tokens_per_second or 0)):
+            best = record
+    assert (found.best.id if found.best else None) == (best.id if best else None)
+    assert len(found.candidates) + len(found.left_out) == len(records)
+
+
+def one(record: Record, card: Card | None = None) -> Recommendation:
+    return recommend(Grid(swept(), [record]), card or Card("24GiB", 24 * GIB, GIB // 2))
+
+
+def test_the_worst_case_must_fit_and_not_only_the_run() -> None:
+    # 24 GiB less 8% are 22.08 GiB, of which 0.5 GiB are the context's.
+    assert one(phased("a", {"measured": 9, "worst_case": 21.5}, rate=1.0)).best is not None
+    found = one(phased("a", {"measured": 9, "worst_case": 21.7}, rate=1.0))
+    assert found.best is None
+    assert found.short_bytes == pytest.approx((21.7 + 0.5 - 22.08) * GIB, abs=2)
+
+
+def test_a_headroom_of_nothing_uses_the_whole_card() -> None:
+    record = phased("a", {"worst_case": 23.5}, rate=1.0)
+    assert one(record, Card("x", 24 * GIB, GIB // 2, headroom=0)).best is not None
+    assert one(record, Card("x", 24 * GIB, GIB // 2 + 1, headroom=0)).best is None
+
+
+def measured_on_a_card(used: float, **environment: Any) -> Record:
+    record = phased("a", {"worst_case": 10.0}, rate=1.0, environment=environment)
+    memory = {**record.memory.to_dict(), "device_used_peak_bytes": int(used * GIB)}
+    return Record.from_dict({**record.to_dict(), "memory": memory})
+
+
+def test_what_the_driver_saw_in_use_counts_where_nobody_else_used_the_card() -> None:
+    card = Card("24GiB", 24 * GIB, GIB // 2)
+    assert one(measured_on_a_card(12.0)).candidates[0].needed_bytes(card) == 12 * GIB
+    shared = measured_on_a_card(12.0, foreign_processes=[{"pid": 7}])
+    assert one(shared).candidates[0].needed_bytes(card) == 10.5 * GIB
+
+
+def test_where_reserved_is_unknown_allocated_stands_in_and_is_said_to() -> None:
+    found = one(made("a", 4 * GIB, worst=5 * GIB, rate=1.0))
+    assert found.candidates[0].allocator_bytes == 5 * GIB
+    assert any("is unknown here" in line for line in headline(found))
+
+
+def test_of_repeats_memory_is_the_highest_and_speed_the_median() -> None:
+    seeds = Axis("seed", (0, 1, 2), 0)
+    records = [
+        phased(str(seed), {"worst_case": size}, rate=rate, choices={"seed": seed})
+        for seed, (size, rate) in enumerate(((10.0, 100.0), (11.0, 900.0), (9.0, 110.0)))
+    ]
+    (candidate,) = recommend(Grid(swept(seeds), records), Card("x", 24 * GIB, 0)).candidates
+    assert (candidate.allocator_bytes, candidate.real_tokens_per_second) == (11 * GIB, 110.0)
+
+
+def kept(tokens: int) -> Data:
+    return Data(real_tokens=100, kept_tokens=tokens, kept_fraction=tokens / 1000)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"effective": {"fell_back": ["packing=bfd"]}}, "fell back"),
+        ({"loss": Loss(verdict="different")}, "loss verdict: different"),
+        ({"loss": Loss(max_abs_difference=0.5, tolerance=0.01)}, "loss verdict: off by 0.5"),
+        ({"loss": Loss(per_step=(2.0, None))}, "no finite number"),
+        ({"data": Data(real_tokens=300, kept_tokens=1000)}, "different work"),
+        ({"data": kept(900)}, "90% of the baseline's tokens"),
+        ({"rate": None}, "its speed is unknown"),
+        ({"peak": None}, "its peak memory is unknown"),
+        ({"status": "oom"}, "OOM"),
+        (
+            {"status": "refused", "reason": "no GPU", "reason_kind": "needs_hardware"},
+            "refused (needs_hardware): no GPU",
+        ),
+    ],
+)
+def test_a_faster_cell_that_is_not_the_same_job_is_left_out_with_its_reason(
+    fields: dict[str, Any], reason: str
+) -> None:
+    slow = made("a", GIB, rate=10.0, choices={"packing": "none"}, data=kept(1000))
+    fast = made(
+        "b", fields.pop("peak", GIB), **{"rate": 99.0, "data": kept(1000), "choices": {"packing": "bfd"}, **fields}
+    )
+    found = recommend(Grid(swept(PACKING, cells="ab"), [slow, fast]), Card("x", 24 * GIB, 0))
+    assert found.best is not None and found.best.id == "a"
+    (left_out,) = found.left_out
+    assert reason in left_out.reason
+
+
+def test_a_technique_that_no_cell_got_leaves_none_out() -> None:
+    every = {"effective": {"fell_back": ["padding_free=true"]}}
+    records = [made(i, GIB, rate=1.0, choices={"packing": p}, **every) for i, p in (("a", "none"), ("b", "bfd"))]
+    assert len(recommend(Grid(swept(PACKING), records), Card("x", 24 * GIB, 0)).candidates) == 2
+
+
+def test_the_table_of_sizes_marks_what_fits_and_what_is_best() -> None:
+    sweep, records = random_grid(3)
+    found = recommend(Grid(sweep, records), Card("x", 24 * GIB, GIB // 2))
+    columns = {str(column.header): [str(cell) for cell in column.cells] for column in fits_table(found, 300).columns}
+    for size in CARD_SIZES:
+        here = recommend(Grid(sweep, records), Card("x", size * GIB, GIB // 2))
+        marks = [
+            "best" if here.best and each.id == here.best.id else "yes" if each.fits(here.card) else "-"
+            for each in found.candidates
+        ]
+        assert columns[str(size)] == marks
+    assert compare(Grid(sweep, records)).cells
+
+
+# ---- the command
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("24GiB", 24 * GIB), ("24 gib", 24 * GIB), ("24GB", 24 * 10**9), ("24576MiB", 24 * GIB), ("1.5GiB", 1.5 * GIB)],
+)
+def test_a_size_says_its_unit(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["24", "24 potatoes", "", "0GiB", "-24GiB", "1e3GiB", "24KiB"])
+def test_a_size_without_a_meaning_is_one_line(text: str) -> None:
+    with pytest.raises(PlanError, match="no size of a card"):
+        parse_size(text)
+
+
+def stored(folder: Path, records: Sequence[Record], *axes: Axis) -> Path:
+    """A sweep's folder with these records, and without plans."""
+    cells = SweepFolder(folder)
+    for record in records:
+        cells.cell(record.id).mkdir(parents=True)
+        write_record(cells.record(record.id), record)
+    write_sweep(cells, Sweep("made", axes, tuple(record.id for record in records)))
+    return folder
+
+
+def test_a_card_that_was_swept_is_judged_by_its_own_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cards = Axis("gpu", ("h100_80gb", "t4_16gb"), "h100_80gb")
+    records = [
+        phased(card[0], {"worst_case": size}, rate=1.0, choices={"gpu": card})
+        for card, size in (("h100_80gb", 9.0), ("t4_16gb", 30.0))
+    ]
+    folder = stored(tmp_path / "s", records, cards)
+    assert main(["recommend", str(folder), "--gpu", "t4_16gb"]) == 0
+    # 30 GiB and the 256 MiB of a context, against 92% of 14.6 GiB.
+    assert "Nothing fits. The smallest, gpu=t4_16gb, needs 30.25 GiB: 16.82 GiB too much." in capsys.readouterr().out
+
+
+def test_nothing_fits_is_an_answer_that_says_by_how_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = stored(tmp_path / "s", [phased("a", {"worst_case": 30.0}, rate=5.0)])
+    assert main(["recommend", str(folder), "--memory", "24GiB"]) == 0
+    # 30 and 0.5 GiB of context, against 22.08 GiB.
+    assert "Nothing fits. The smallest, this cell, needs 30.50 GiB: 8.42 GiB too much." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ([], "--memory --gpu is required"),
+        (["--memory", "24"], "Type a number with GiB"),
+        (["--gpu", "rtx9999"], "rtx4090_24gb"),
+        (["--memory", "24GiB", "--gpu", "t4_16gb"], "not allowed"),
+        (["--memory", "24GiB", "--headroom", "8"], "--headroom 8% or --headroom 0.08"),
+        (["--memory", "24GiB", "--where", "model"], "KEY=VALUE"),
+        (["--memory", "24GiB", "--where", "model=huge"], "no cell of this sweep"),
+        (["--memory", "24GiB"], "different jobs"),
+        (["--memory", "24GiB", "--where", "model=small", "--script", "/proc/nowhere.py"], "plan.json"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, typed: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    models = Axis("model", ("small", "big"), "small")
+    records = [made(name[0], GIB, rate=1.0, choices={"model": name}) for name in ("small", "big")]
+    folder = stored(tmp_path / "s", records, models)
+    assert main(["recommend", str(folder), *typed]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+# ---- the code
+
+
+def written(*overrides: str) -> str:
+    return training_script(load("model=tiny", "backend=simulate", *overrides), "about")
+
+
+def test_only_what_differs_from_trls_defaults_is_in_the_code() -> None:
+    code = written("packing=bfd", "peft=lora", "allocator=expandable", "batch_size=8", "learning_rate=1e-4")
+    assert 'os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"' in code
+    assert code.index("os.environ") < code.index("import torch")
+    assert 'LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32' in code
+    # batch 8 and max_length 1024 are TRL's defaults; checkpointing is on there.
+    assert "activation_checkpointing=False" in code
+    assert "per_device_train_batch_size" not in code and "max_length" not in code
+    assert "import memexp" not in code and "from memexp" not in code
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["data=lengths"],
+        ["data=hub", "data.path=trl-lib/Capybara"],
+        ["data=jsonl", "data.path=rows.jsonl", "data.columns.text=body"],
+        ["model.weights=pretrained", "model.path=org/name"],
+        ["quantization=nf4", "peft=lora"],
+        ["trainer=dpo"],
+        ["trainer=grpo"],
+        ["trainer=reward"],
+    ],
+    ids=" ".join,
+)
+def test_the_code_is_python_for_every_kind_of_job(overrides: list[str]) -> None:
+    tree = ast.parse(written(*overrides))
+    assigned = {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}  # type: ignore[attr-defined]
+    assert {"rows", "tokenizer", "model", "args", "trainer"} <= assigned
+
+
+def test_nothing_in_a_plan_runs_as_code() -> None:
+    plan = load("model=tiny", "backend=cpu", "data=jsonl", "data.path='a\"); import os; os.system(\"id'")
+    code = training_script(plan, 'end """ import os')
+    assert [
+        node.value
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Constant) and "os.system" in str(node.value)
+    ]
+    assert not [
+        node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import) and node.names[0].name == "os"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("trainer", "trainer_class", "trl.SFTTrainer\nimport os"),
+        ("trainer", "config_class", "trl.SFTConfig; evil()"),
+        ("trainer", "task", "EVIL"),
+        ("trainer", "args", {"packing=evil(), x": 1}),
+        ("model", "kwargs", {"dtype": "float32; evil()"}),
+        ("model", "config", {"a=evil(), b": 1}),
+    ],
+)
+def test_a_name_that_is_code_is_refused(section: str, field: str, value: Any) -> None:
+    plan = load("model=tiny", "backend=cpu")
+    work = plan.work.to_dict()
+    work[section][field] = value
+    with pytest.raises((ValueError, KeyError)):
+        training_script(replace(plan, work=Work.from_dict(work)), "about")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Swept:
+    """Four steps of the tiny model on the CPU, packed and not, on as many tokens."""
+    folder = tmp_path_factory.mktemp("trained")
+    rows = write_rows(folder / "rows.jsonl")
+    return sweep(folder / "r", "-m", "peft=none,lora", "data=jsonl", f"data.path={rows}", "max_length=16",
+                 "batch_size=2", "budget.epochs=1", "seed=7", "logger=none")  # fmt: skip
+
+
+PLAIN = """
+import json, runpy, sys
+sys.modules["memexp"] = None  # importing it raises
+import torch
+torch.set_num_threads(1)
+ran = runpy.run_path(sys.argv[1], run_name="__main__")
+print("LOSSES", json.dumps([step["loss"] for step in ran["trainer"].state.log_history if "loss" in step]))
+"""
+
+
+@pytest.mark.usefixtures("warm_cells")
+def test_the_code_trains_the_tiny_model_as_the_cell_did_and_without_memexp(
+    trained: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    assert trained.folder is not None
+    assert main(["recommend", str(trained.folder), "--memory", "24GiB", "--script", str(script)]) == 0
+    label = capsys.readouterr().out.splitlines()[2]
+    (best,) = [record for record in trained.records if label == f"peft={record['choices']['peft']}"]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, str(script)], cwd=tmp_path, capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    losses = json.loads(done.stdout.split("LOSSES")[1])
+    assert losses == pytest.approx(best["loss"]["per_step"], abs=1e-6)
+
+
+def test_the_code_peaks_on_the_simulated_gpu_where_the_table_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_cells: None
+) -> None:
+    import torch
+
+    from memexp.simulate import SimulatedGPU
+
+    job = ("backend=simulate", "model=qwen2_5_0_5b", "model.config.num_hidden_layers=4", "packing=wrapped",
+           "checkpointing=full", "data=lengths",
+           "data.distribution=[512,512,512,512]", "max_length=512", "batch_size=2", "budget.epochs=1")  # fmt: skip
+    ran = sweep(tmp_path / "r", *job, "logger=none")
+    assert ran.folder is not None
+    script = tmp_path / "train.py"
+    assert main(["recommend", str(ran.folder), "--gpu", "h100_80gb", "--script", str(script)]) == 0
+    monkeypatch.chdir(tmp_path)
+    with SimulatedGPU("h100_80gb") as gpu, torch.device(gpu.device):
+        runpy.run_path(str(script), run_name="__main__")
+    memory = ran.records[0]["memory"]
+    assert gpu.max_memory_allocated() == pytest.approx(memory["peak_allocated_bytes"], rel=0.01)
+    assert gpu.max_memory_reserved() == pytest.approx(memory["peak_reserved_bytes"], rel=0.01)
