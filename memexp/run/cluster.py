@@ -1,0 +1,165 @@
+"""What Hydra's launchers for clusters lack: a job that was cancelled ends, and is noticed, and the others go on.
+
+- submitit has its jobs ignore SIGTERM, so that what `scancel` was told to end trained on and counted as ok.
+- submitit asks sacct alone whether a job still lives; without accounting it waits for a cancelled one for ever.
+- One lost job is an exception that leaves the sweep while the other jobs run.
+
+Read against submitit 1.5.4, hydra-submitit-launcher 1.2.0 and hydra-ray-launcher 1.2.2. Nothing here is imported
+before a sweep chooses one of them.
+"""
+
+import importlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+_SOON_SECONDS = 20  # how often squeue is asked at most
+
+
+def scheduler_job(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The cluster job that this process belongs to, as `slurm 12_3`, or None outside of one."""
+    job = environment.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"slurm {array}_{task}" if array and task else f"slurm {job}"
+
+
+@contextmanager
+def sigterm_ends_the_job() -> Iterator[None]:
+    """In a process that submitit runs: SIGTERM, which `scancel` sends, ends the cell's worker and then the process.
+
+    The cell leaves no record, and its parent, who finds the job gone, writes that of a killed one.
+    """
+    if "SUBMITIT_EXECUTOR" not in os.environ or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit(number: int, _: object) -> None:
+    # No Exception: submitit would file it as the job's result.
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def lost_jobs_are_results(launcher: str) -> Iterator[None]:
+    """While `launcher` (the class that Hydra instantiates) runs: a lost job is a result, of type `Lost`, and no end."""
+    with ExitStack() as patches:
+        if "submitit" in launcher:
+            patches.enter_context(_submitit_loses_jobs())
+        if "ray" in launcher:
+            patches.enter_context(_ray_loses_jobs())
+        yield
+
+
+class Lost:
+    """In the place of a job's return value: the job left none. `return_value` is what Hydra's results have."""
+
+    return_value = None
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+
+@contextmanager
+def _submitit_loses_jobs() -> Iterator[None]:
+    # On the class, since an array's jobs are made in several places.
+    core: Any = importlib.import_module("submitit.core.core")
+    from submitit.core.utils import FailedJobError, UncompletedJobError
+    from submitit.slurm.slurm import SlurmJob
+
+    before, watcher = core.Job.results, SlurmJob.watcher
+
+    def results(job: Any) -> list[Any]:
+        try:
+            found: list[Any] = before(job)
+        except (UncompletedJobError, FailedJobError):
+            state = job.state.lower().replace("unknown", "gone")
+            where = f"its output is in {job.paths.folder}"
+            return [Lost(f"its job {job.job_id} is {state} and left no record; {where}")]
+        return found
+
+    core.Job.results, SlurmJob.watcher = results, _watcher()
+    try:
+        yield
+    finally:
+        core.Job.results, SlurmJob.watcher = before, watcher
+
+
+@contextmanager
+def _ray_loses_jobs() -> Iterator[None]:
+    core: Any = importlib.import_module("hydra_plugins.hydra_ray_launcher._core")
+    before = core.ray
+    core.ray = _PatientRay(before)
+    try:
+        yield
+    finally:
+        core.ray = before
+
+
+class _PatientRay:
+    """The module `ray` to the launcher that waits for its results one by one."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ray, name)
+
+    def get(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            return Lost(f"its Ray task was lost: {said}")
+
+
+def _watcher() -> Any:
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+    class Watcher(SlurmInfoWatcher):
+        """sacct where there is accounting, else squeue: what it no longer lists has ended."""
+
+        def update(self) -> None:
+            if _has_accounting():
+                super().update()
+                return
+            alive = _listed(self._registered)
+            if alive is not None:
+                # One that has been listed and is no longer has ended; submitit then looks for its result.
+                for job_id in self._registered:
+                    state = alive.get(job_id) or ("GONE" if job_id in self._info_dict else "UNKNOWN")
+                    self._info_dict[job_id] = {"JobID": job_id, "State": state}
+            self._last_status_check = time.time()
+            self._finished |= {j for j in self._registered if self.is_done(j, mode="cache")}
+
+    return Watcher(delay_s=_SOON_SECONDS)
+
+
+def _has_accounting() -> bool:
+    asked = subprocess.run(["sacct", "--noheader", "-X", "-n", "-j", "0"], capture_output=True, check=False)
+    return asked.returncode == 0
+
+
+def _listed(job_ids: set[str]) -> dict[str, str] | None:
+    """Each of these jobs that squeue knows, and its state; None where squeue does not answer."""
+    asked = subprocess.run(
+        ["squeue", "--noheader", "--array", "--format=%i|%T", "--states=all", "--me"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode != 0:
+        return None
+    states = dict(line.strip().split("|", 1) for line in asked.stdout.splitlines() if "|" in line)
+    return {job_id: states[job_id] for job_id in job_ids if job_id in states}
