@@ -5,8 +5,8 @@ A single run is a sweep of one cell. Nothing in here imports torch: every cell t
 
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +14,39 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from memexp.invocation import as_typed, fail, resume_command
+from memexp.announce import announce, print_plans
+from memexp.invocation import fail, resume_command
+from memexp.plan.cells import plan_cells
 from memexp.plan.machine import this_machine
-from memexp.plan.make import make_plan
 from memexp.plan.plan import Plan, PlanError
-from memexp.plan.preflight import preflight
+from memexp.plan.values import rerun_choices, show
 from memexp.results.record import Record
-from memexp.results.store import read_records, write_record, write_records_jsonl
+from memexp.results.report import report_page
+from memexp.results.rows import Table
+from memexp.results.store import Stored, read_records, write_record, write_records_jsonl
 from memexp.results.sweep import Sweep, SweepFolder
 from memexp.results.table import make_table, print_table, write_tables
-from memexp.run.environment import allocator_note
-from memexp.run.folder import only_run, open_folder
+from memexp.run.cells import cells_at_once, run_cells
+from memexp.run.cluster import sigterm_ends_the_job
+from memexp.run.environment import allocator_note, describe_code
+from memexp.run.fail_fast import BROKEN, FailFast
+from memexp.run.folder import in_running_order, open_folder
 from memexp.run.launch import refused_record, run_cell
+from memexp.run.resume import changed_since, stands
 from memexp.run.warm import warm_server
 from memexp.run.watch import Watch
 from memexp.tracking.exporter import Exporter, Settings
 
-Launch = Callable[[Path, Sequence[Path]], None]
+# The sweep's folder, its plans, and how many to run at once.
+Launch = Callable[[Path, Sequence[Path], int], None]
+Finish = Callable[[Sweep, SweepFolder, Console, bool], int]
 
 
 def job(cfg: DictConfig) -> None:
     """What Hydra runs: one planned cell under a sweep's launcher, or else a single run from its own config."""
     if "plan" in cfg:
-        run_cell(Path(cfg.plan))
+        with sigterm_ends_the_job():
+            run_cell(Path(cfg.plan))
         return
     listed = HydraConfig.get().sweeper.get("params")
     if listed:
@@ -54,69 +64,120 @@ def job(cfg: DictConfig) -> None:
         raise SystemExit(code)
 
 
-def _run_here(folder: Path, plan_paths: Sequence[Path]) -> None:
-    for path in plan_paths:
-        run_cell(path)
+def _run_here(folder: Path, plan_paths: Sequence[Path], at_once: int) -> None:
+    run_cells(plan_paths, at_once)
 
 
-def run_sweep(configs: Sequence[DictConfig], launch: Launch, single: bool = False, composing_seconds: float = 0) -> int:
+def run_sweep(configs: Iterable[DictConfig], launch: Launch, single: bool = False, finish: Finish | None = None) -> int:
     """Run every cell that has no record yet, write the tables, and return the exit code of the design.
+
+    `configs` are composed as they are asked for, and forgotten when they are planned. `finish` shows the results in
+    another way than as the sweep's table, and returns the exit code.
 
     Raises PlanError before anything is started or written.
     """
     console = Console(stderr=False, highlight=False, soft_wrap=not sys.stdout.isatty())
-    started = time.perf_counter()
-    machine = this_machine()
-    plans = [preflight(make_plan(cfg, machine), machine) for cfg in configs]
-    planning_seconds = time.perf_counter() - started
+    planned = plan_cells(configs, this_machine())
+    cfg, plans = planned.config, planned.plans
     if single and plans[0].refusal is not None and plans[0].refusal.kind == "not_found":
         raise PlanError(plans[0].refusal.reason)
     shell = allocator_note(os.environ)
     if shell is not None:
         console.print(shell, markup=False)
-    if configs[0].dry_run:
-        _print_plans(plans, console, composing_seconds, planning_seconds)
+    if cfg.dry_run:
+        print_plans(planned, console)
         return 0
-    sweep, folder, unique = open_folder(configs[0], plans)
-    finished = {record.id for record in read_records(folder, sweep).records if _stands(record)}
-    pending = [plan for plan in unique if plan.id not in finished and plan.refusal is None]
-    for plan in pending:
-        folder.record(plan.id).unlink(missing_ok=True)
-    _write_refused(unique, sweep, folder, finished)
-    _announce(plans, unique, pending, folder, console)
-    logger: Any = OmegaConf.to_container(configs[0].logger, resolve=True)
+    with open_folder(cfg, plans) as (sweep, folder, unique):
+        try:
+            pending = _pending(cfg, sweep, folder, unique, console)
+            announce(planned, unique, pending, folder, console)
+            with _exporting(cfg, folder, console) as exporter:
+                _run(cfg, folder, unique, pending, launch, exporter, console)
+                code = (finish or _finish)(sweep, folder, console, single)
+                if not single:
+                    exporter.sweep_done()
+                return code
+        except KeyboardInterrupt:
+            console.print(f"\nInterrupted. To run the rest: {resume_command(sweep.name)}", markup=False)
+            return 130
+        except OSError as error:
+            return _cannot_write(error, sweep)
+
+
+def _pending(cfg: DictConfig, sweep: Sweep, folder: SweepFolder, plans: Sequence[Plan], console: Console) -> list[Plan]:
+    """The cells to run; whatever record they have is gone, and the refused ones have theirs."""
+    now, rerun = describe_code(), rerun_choices(cfg.rerun)
+    standing = [record for record in read_records(folder, sweep).records if stands(record, rerun, now)]
+    finished = {record.id for record in standing}
+    for plan in plans:
+        if plan.id not in finished:
+            folder.record(plan.id).unlink(missing_ok=True)
+            if plan.refusal is not None:
+                write_record(folder.record(plan.id), refused_record(plan, sweep.name))
+    changed = changed_since(standing, now)
+    if changed is not None:
+        console.print(changed, markup=False)
+    return in_running_order([plan for plan in plans if plan.id not in finished and plan.refusal is None])
+
+
+@contextmanager
+def _exporting(cfg: DictConfig, folder: SweepFolder, console: Console) -> Iterator[Exporter]:
+    """W&B writes what is left beside the tables, then the summary that reads them, and has the last word."""
+    logger: Any = OmegaConf.to_container(cfg.logger, resolve=True)
     exporter = Exporter(Settings.from_dict({**logger, "folder": str(folder.path)}))
     try:
-        with only_run(folder), warm_server(pending), Watch(folder, unique, console, exporter.cell_done):
-            launch(folder.path, [folder.plan(plan.id) for plan in pending])
-    except KeyboardInterrupt:
-        console.print(f"\nInterrupted. To run the rest: {resume_command(sweep.name)}", markup=False)
-        return 130
+        yield exporter
     finally:
         for line in exporter.close():
             console.print(line, markup=False)
-    return _finish(sweep, folder, console, single)
 
 
-def _stands(record: Record) -> bool:
-    """Whether a record is final. What was missing may be there by now; rows that were no data are still none."""
-    return record.status != "refused" or record.reason_kind == "invalid_data"
+def _run(
+    cfg: DictConfig,
+    folder: SweepFolder,
+    plans: Sequence[Plan],
+    pending: Sequence[Plan],
+    launch: Launch,
+    exporter: Exporter,
+    console: Console,
+) -> None:
+    fail_fast = FailFast(folder.path)
+    fail_fast.begin(show(cfg.fail_fast))
+    at_once = cells_at_once(cfg.jobs, pending, this_machine())
+    with warm_server(pending), Watch(folder, plans, console, exporter.cell_done):
+        launch(folder.path, [folder.plan(plan.id) for plan in pending], at_once)
+    reason, left = fail_fast.reason_to_stop(), [p for p in pending if not folder.record(p.id).exists()]
+    if reason is not None and left:
+        again = f"{resume_command(folder.path.name)} rerun={','.join(BROKEN)}"
+        console.print(f"\nStopped (fail_fast={show(cfg.fail_fast)}): {reason}.", markup=False)
+        console.print(f"Once that is put right: {again}. fail_fast=false goes on all the same.\n", markup=False)
 
 
-def _write_refused(plans: Sequence[Plan], sweep: Sweep, folder: SweepFolder, finished: set[str]) -> None:
-    for plan in plans:
-        if plan.refusal is not None and plan.id not in finished:
-            write_record(folder.record(plan.id), refused_record(plan, sweep.name))
+def _cannot_write(error: OSError, sweep: Sweep) -> int:
+    """A disk that is full, or a folder that is gone: what has finished is kept, and its record is whole."""
+    if error.filename is None:
+        raise error
+    fail(PlanError(f"{error.filename}: {error.strerror}. Once it can be written: {resume_command(sweep.name)}"))
+    return 1
 
 
 def _finish(sweep: Sweep, folder: SweepFolder, console: Console, single: bool) -> int:
+    stored, table = write_results(sweep, folder)
+    print_table(table, console)
+    page = [] if single else report_page(folder, sweep, stored, table, console)
+    console.print(
+        "  ".join([f"\n{folder.path}/table.md", "table.csv", "records.jsonl", *page]), markup=False, soft_wrap=True
+    )
+    return exit_code(stored.records, single)
+
+
+def write_results(sweep: Sweep, folder: SweepFolder) -> tuple[Stored, Table]:
+    """Write what a sweep's folder shows of its records, and return them with their table."""
     stored = read_records(folder, sweep)
     write_records_jsonl(folder, stored.records)
     table = make_table(sweep, stored.records, stored.missing, stored.damaged)
     write_tables(folder, table)
-    print_table(table, console)
-    console.print(f"\n{folder.path}/table.md  table.csv  records.jsonl", markup=False)
-    return exit_code(stored.records, single)
+    return stored, table
 
 
 def exit_code(records: Sequence[Record], single: bool) -> int:
@@ -124,42 +185,3 @@ def exit_code(records: Sequence[Record], single: bool) -> int:
     if single and any(record.reason_kind == "not_found" for record in records):
         return 2
     return int(any(record.status in ("failed", "timeout", "killed") for record in records))
-
-
-def _announce(
-    plans: Sequence[Plan], unique: Sequence[Plan], pending: Sequence[Plan], folder: SweepFolder, console: Console
-) -> None:
-    refused = sum(plan.refusal is not None for plan in unique)
-    finished = len(unique) - len(pending) - refused
-    parts = [
-        f"{len(pending)} to run",
-        f"{refused} refused" if refused else "",
-        f"{finished} finished before" if finished else "",
-    ]
-    cells = f"{len(unique)} cell{'s' if len(unique) != 1 else ''}"
-    console.print(f"{cells}: {', '.join(part for part in parts if part)}. Results in {folder.path}", markup=False)
-    _name_twins(plans, console)
-
-
-def _name_twins(plans: Sequence[Plan], console: Console) -> None:
-    for plan_id in dict.fromkeys(plan.id for plan in plans):
-        twins = [plan for plan in plans if plan.id == plan_id]
-        if len(twins) > 1:
-            names = " and ".join(" ".join(as_typed(twin.overrides)) or "(defaults)" for twin in twins)
-            console.print(f"One cell, since they run the same: {names}", markup=False)
-
-
-def _print_plans(plans: Sequence[Plan], console: Console, composing_seconds: float, planning_seconds: float) -> None:
-    for plan in {plan.id: plan for plan in plans}.values():
-        console.print(f"{plan.id}  {' '.join(as_typed(plan.overrides)) or '(defaults)'}", markup=False)
-        if plan.refusal is not None:
-            console.print(f"    refused ({plan.refusal.kind}): {plan.refusal.reason}", markup=False)
-    _name_twins(plans, console)
-    unique = {plan.id: plan for plan in plans}.values()
-    refused = sum(plan.refusal is not None for plan in unique)
-    cells = "1 cell" if len(unique) == 1 else f"{len(unique)} cells"
-    composed = f"Hydra composed in {composing_seconds:.2f} s, " if composing_seconds else ""
-    console.print(
-        f"{cells}, {refused} refused, nothing started. {composed}memexp planned in {planning_seconds:.2f} s.",
-        markup=False,
-    )

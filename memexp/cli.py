@@ -14,8 +14,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from omegaconf import DictConfig
 
 from memexp import __version__, invocation
 from memexp.app import job
@@ -24,6 +28,7 @@ from memexp.plan import conf
 from memexp.plan.compose import user_errors
 from memexp.plan.overrides import normalise, require_single
 from memexp.plan.plan import PlanError
+from memexp.plan.trusted import check_hydra
 
 MULTIRUN = ("-m", "--multirun")
 _PLAIN = (
@@ -53,6 +58,10 @@ _VALUED = (
     "-c",
     "--cfg",
 )
+_KNOWN_VALUES = {
+    ("-c", "--cfg"): ("job", "hydra", "all"),
+    ("-i", "--info"): ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,23 +70,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
         chosen = _subcommand(arguments[0]) if arguments else None
-        return chosen(arguments[1:]) if chosen else _run(arguments)
+        return chosen(arguments[1:]) if chosen else run(arguments)
     except PlanError as error:
         if wants_traceback:
             raise
         return invocation.fail(error)
+    except OSError as error:
+        if wants_traceback or error.filename is None:
+            raise
+        return invocation.fail(PlanError(f"{error.filename}: {error.strerror}."))
     except KeyboardInterrupt:
         return 130
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
-def _run(arguments: list[str]) -> int:
-    invocation.remember(arguments)
+def run(arguments: list[str], typed: Sequence[str] | None = None) -> int:
+    """Hand a command line to Hydra. `typed` is what the user typed, where that differs: it is printed back."""
+    invocation.remember(arguments if typed is None else typed)
     sys.argv = [sys.argv[0], *prepare(arguments)]
-    run = hydra.main(config_path=str(conf.conf_dir()), config_name="config", version_base="1.3")(job)
-    with _hydra_raises(), _sigterm_interrupts(), user_errors():
-        run()
+    hydra_main = hydra.main(config_path=str(conf.conf_dir()), config_name="config", version_base="1.3")(job)
+    with _hydra_raises(), _sigterm_interrupts(), user_errors(), _configs_are_data():
+        hydra_main()
     return 0
 
 
@@ -92,6 +106,20 @@ def _hydra_raises() -> Iterator[None]:
         del os.environ["HYDRA_FULL_ERROR"]
         if before is not None:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+@contextmanager
+def _configs_are_data() -> Iterator[None]:
+    """Look at what Hydra has composed before it acts on it: it makes objects of what a config names."""
+    load = ConfigLoaderImpl.load_configuration
+
+    def checked(loader: ConfigLoaderImpl, *arguments: Any, **named: Any) -> DictConfig:
+        config = load(loader, *arguments, **named)
+        check_hydra(config)
+        return config
+
+    with patch.object(ConfigLoaderImpl, "load_configuration", checked):
+        yield
 
 
 def _interrupt(*_: object) -> None:
@@ -114,11 +142,12 @@ def _sigterm_interrupts() -> Iterator[None]:
 def prepare(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra takes it: `-m` first wherever it stood, booleans of groups quoted, typos refused.
 
-    Raises PlanError. `--dry-run` becomes `dry_run=true`, and `-cn sweeps/NAME` finds the sweep files that ship.
+    Raises PlanError. `--dry-run` becomes `dry_run=true`, and `-cn sweeps/NAME` finds the sweep files that ship, which
+    need no `-m`.
     """
     options, overrides = _split(arguments)
-    multirun = any(option in MULTIRUN for option in options)
     folders = [Path(value) for flag, value in itertools.pairwise(options) if flag in ("-cd", "--config-dir")]
+    multirun = any(option in MULTIRUN for option in options) or conf.sweeps_dir() in folders
     for folder in folders:
         if not folder.is_dir():
             raise PlanError(f"-cd {folder}: there is no such folder. Type the folder that holds your configs.")
@@ -140,7 +169,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             value = next(rest, "")
             if not value or value.startswith("-"):
                 raise PlanError(f"{argument}: a value is missing after it.")
-            options += _sweep_file(argument, value)
+            options += _valued(argument, value)
         elif argument.startswith("-"):
             options += _option(argument)
         else:
@@ -154,7 +183,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _option(argument: str) -> list[str]:
     flag, equals, value = argument.partition("=")
     if flag in _VALUED and equals:
-        return _sweep_file(flag, value)
+        return _valued(flag, value)
     if flag not in _PLAIN:
         bare = flag.lstrip("-")
         hint = f"Type {bare}=VALUE, without dashes." if bare in (*conf.groups(), *conf.primary()) else ""
@@ -169,6 +198,13 @@ def _subcommand(word: str) -> "Callable[[list[str]], int] | None":
     if near and word not in SUBCOMMANDS and word.isalpha():
         raise PlanError(f"{word}: there is no such command. Did you mean {near[0]}?")
     return SUBCOMMANDS.get(word)
+
+
+def _valued(flag: str, value: str) -> list[str]:
+    known = next((values for flags, values in _KNOWN_VALUES.items() if flag in flags), None)
+    if known is not None and value not in known:
+        raise PlanError(f"{flag} {value}: it shows one of {', '.join(known)}.")
+    return _sweep_file(flag, value)
 
 
 def _sweep_file(flag: str, value: str) -> list[str]:
@@ -197,7 +233,9 @@ def _command(name: str, arguments: list[str]) -> int:
 
 
 def _explicit_run(arguments: list[str]) -> int:
-    return _run(arguments)
+    if any(argument.partition("=")[0] == "--replay" for argument in arguments):
+        return command("replay")(arguments)
+    return run(arguments)
 
 
 SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {

@@ -49,9 +49,9 @@ def _field_hints(cls: type) -> dict[str, Any]:
 
 
 def _rebuild(hint: Any, value: Any) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if value is None:
         return None
+    origin, arguments = _taken_apart(hint)
     if origin in (typing.Union, types.UnionType):
         return _rebuild(next(a for a in arguments if a is not type(None)), value)
     if origin is tuple:
@@ -59,3 +59,8 @@ def _rebuild(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Frozen):
         return hint.from_dict(value)
     return value
+
+
+@functools.cache
+def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(hint), typing.get_args(hint)

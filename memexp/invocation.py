@@ -1,10 +1,15 @@
 """What the user typed, so that the commands memexp prints can be pasted back."""
 
 import itertools
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 
+from memexp.results.format import one_line
+from memexp.secrets import secrets_in, without_secrets
+
+_LONGEST_LINE = 2000
 _typed: list[str] = []
 
 
@@ -15,13 +20,16 @@ def remember(argv: Sequence[str]) -> None:
 
 def resume_command(sweep: str) -> str:
     """The command that runs what is left of a sweep: the same one, with its name."""
-    kept = [argument for argument in _typed if not argument.startswith("sweep=") and argument != "--dry-run"]
-    return shlex.join(["python", "-m", "memexp", *kept, f"sweep={sweep}"])
+    # What was to run again has lost its record by now, and runs without being asked for once more.
+    kept = [
+        argument for argument in _typed if not argument.startswith(("sweep=", "rerun=")) and argument != "--dry-run"
+    ]
+    return command_line([*kept, f"sweep={sweep}"])
 
 
 def fail(error: Exception) -> int:
-    """Say a user's mistake in one line on stderr, and give the exit code for it."""
-    print(f"memexp: {error}", file=sys.stderr)
+    """Say a user's mistake in one line on stderr, whatever was typed, and give the exit code for it."""
+    print(f"memexp: {one_line(str(error), _LONGEST_LINE)}", file=sys.stderr)
     return 2
 
 
@@ -44,8 +52,15 @@ def config_flags() -> list[str]:
 
 def replay_command(overrides: Sequence[str], flags: Sequence[str] = ()) -> str:
     """The command that runs one cell again by itself. Keys of W&B and of the sweep are no part of it."""
-    kept = [override for override in overrides if not override.startswith(("sweep=", "results_dir=", "logger"))]
-    return shlex.join(["python", "-m", "memexp", *flags, *as_typed(kept)])
+    sweeps = ("sweep=", "results_dir=", "logger", "jobs=", "rerun=", "fail_fast=")
+    kept = [override for override in overrides if not override.startswith(sweeps)]
+    return command_line([*flags, *as_typed(kept)])
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """`python -m memexp …` as it can be pasted into a shell, without the user's keys."""
+    command = shlex.join(["python", "-m", "memexp", *arguments])
+    return str(without_secrets(command, secrets_in(os.environ)))
 
 
 def _bare(override: str) -> str:

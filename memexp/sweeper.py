@@ -4,7 +4,6 @@ Hydra's own sweeper composes every cell to validate it and lets the launcher com
 and planned once, and the launcher is given `plan=PATH`, from which its job makes no config but the path itself.
 """
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from memexp.plan.compose import user_errors
 from memexp.plan.overrides import normalise
+from memexp.run.cells import run_cells
+from memexp.run.cluster import Lost, lost_jobs_are_results
+from memexp.run.launch import record_of_a_lost_job
+
+# It would call each job in this process, one after another, which needs no config and no copies of it.
+_BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 class PlanningSweeper(BasicSweeper):
@@ -35,30 +40,48 @@ class PlanningSweeper(BasicSweeper):
         """Run the grid. Raises PlanError, and SystemExit with the sweep's exit code where that is not 0."""
         from memexp.app import run_sweep
 
-        assert self.hydra_context is not None and self.config is not None
+        code = run_sweep((self.compose(cell) for cell in self.cells(arguments)), self._launch)
+        if code:
+            raise SystemExit(code)
+
+    def cells(self, arguments: Sequence[str]) -> list[list[str]]:
+        """The overrides of each cell of the grid: those of the sweep's file and those typed. Raises PlanError."""
+        assert self.hydra_context is not None
         loader = self.hydra_context.config_loader
-        started = time.perf_counter()
         with user_errors():
             groups = {group: loader.get_group_options(group) for group in loader.list_groups("")}
             parser = OverridesParser.create(config_loader=loader)
             typed = parser.parse_overrides(normalise([*_params(self.params), *arguments], groups))
             (cells,) = self.split_arguments(typed, None)
-            configs = [loader.load_sweep_config(self.config, list(cell)) for cell in cells]
-        code = run_sweep(configs, self._launch, composing_seconds=time.perf_counter() - started)
-        if code:
-            raise SystemExit(code)
+        return [list(cell) for cell in cells]
 
-    def _launch(self, folder: Path, plan_paths: Sequence[Path]) -> None:
+    def compose(self, overrides: Sequence[str]) -> DictConfig:
+        """The config of one cell. Raises PlanError."""
+        assert self.hydra_context is not None and self.config is not None
+        with user_errors():
+            return self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
+
+    def _launch(self, folder: Path, plan_paths: Sequence[Path], at_once: int) -> None:
         assert self.hydra_context is not None and self.config is not None and self.task_function is not None
+        if self.config.hydra.launcher._target_ == _BASIC_LAUNCHER:
+            run_cells(plan_paths, at_once)
+            return
         config = self.config.copy()
         with open_dict(config):
             config.hydra.sweep.dir = str(folder)
+            if at_once > 1 and "n_jobs" in config.hydra.launcher:
+                config.hydra.launcher.n_jobs = at_once
         context = HydraContext(config_loader=_PlannedCells(), callbacks=self.hydra_context.callbacks)
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=self.task_function, config=config
         )
-        for job in launcher.launch([[f"plan={path}"] for path in plan_paths], initial_job_idx=0):
-            _ = job.return_value  # raises what a job raised
+        with lost_jobs_are_results(str(config.hydra.launcher["_target_"])):
+            jobs = launcher.launch([[f"plan={path}"] for path in plan_paths], initial_job_idx=0)
+        for path, job in zip(plan_paths, jobs, strict=True):
+            if isinstance(job, Lost):
+                record_of_a_lost_job(path, job.said)
+            else:
+                _ = job.return_value  # raises what a job raised
 
 
 class _PlannedCells(ConfigLoaderImpl):

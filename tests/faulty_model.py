@@ -5,7 +5,9 @@ import shutil
 from pathlib import Path
 
 CODE = """
+import ctypes
 import os
+import resource
 import signal
 import time
 
@@ -41,6 +43,23 @@ class FaultyForCausalLM(Qwen2ForCausalLM):
             )
         if fault == "hangs":
             time.sleep(600)
+        if fault == "segfaults":
+            ctypes.string_at(0)
+        if fault == "fills_the_host":
+            soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+            held = int(open("/proc/self/statm").read().split()[0]) * 4096
+            resource.setrlimit(resource.RLIMIT_AS, (held + 2**28, hard))
+            try:
+                torch.zeros(2**28)
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        if fault == "fills_the_disk":
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        if fault == "prints_its_environment":
+            # A library that kept what it was given, a key among it.
+            kept = open("/proc/self/environ").read()
+            print("WHOLE ENVIRONMENT", dict(os.environ), kept)
 """
 
 

@@ -1,5 +1,7 @@
 """Budgets in steps, epochs and tokens, on rows whose lengths are known."""
 
+import itertools
+
 import pytest
 
 from memexp.plan.plan import Budget
@@ -44,3 +46,21 @@ def test_a_step_budget_counts_the_unmeasured_ones_and_measures_at_least_one(tota
 def test_no_token_is_no_budget(rows: list[int]) -> None:
     with pytest.raises(ValueError, match="nothing to train on"):
         steps(rows, tokens=5)
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS[:5], ROWS[:4], ROWS[:1], [*ROWS, 5]])
+@pytest.mark.parametrize("processes", [2, 3])
+def test_ranks_take_what_accelerate_deals_to_them(rows: list[int], processes: int) -> None:
+    from accelerate.data_loader import BatchSamplerShard
+    from torch.utils.data import BatchSampler, SequentialSampler
+
+    shards = [
+        list(BatchSamplerShard(BatchSampler(SequentialSampler(rows), 2, False), processes, rank))
+        for rank in range(processes)
+    ]
+    # A step is a batch of every rank's: its tokens are all of theirs.
+    steps = [sum(rows[index] for batch in batches for index in batch) for batches in zip(*shards, strict=True)]
+    reached = list(itertools.accumulate(steps))
+    for tokens, total in zip(reached, itertools.count(1), strict=False):
+        counted = count_steps(Budget(5, 0, tokens=tokens), rows, 2, 1, processes)
+        assert (counted.total, counted.per_epoch) == (total, len(steps))

@@ -48,7 +48,6 @@ def test_multirun_may_stand_anywhere(typed: list[str]) -> None:
         (["results_dir=/proc/nowhere"], "results_dir"),
         (["baseline=packing=none"], "baseline=packing=none"),
         (["data=lengths", "data.distribution=foo"], "lognormal"),
-        (["-cn", "sweeps/packing"], "Add -m"),
         (["-cn"], "a value is missing"),
         (["packing=bfd", "report"], "a command comes first"),
         (["hydra/launcher=nowhere"], "hydra/launcher"),
@@ -103,37 +102,10 @@ def test_a_broken_sweep_file_is_named_with_its_line(tmp_path: Path, capsys: pyte
     assert "mine.yaml, line 2" in capsys.readouterr().err
 
 
-def shipped_sweeps() -> list[str]:
-    from memexp.plan.conf import sweeps_dir
-
-    return sorted(path.stem for path in sweeps_dir().glob("*.yaml"))
-
-
-def test_sweeps_are_shipped() -> None:
-    assert "main" in shipped_sweeps()
-
-
-@pytest.mark.parametrize("name", shipped_sweeps())
-def test_every_shipped_sweep_plans_and_says_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from memexp.plan.conf import sweeps_dir
-
-    assert main(["-m", "-cn", f"sweeps/{name}", "--dry-run", "backend=cpu"]) == 0
-    assert "nothing started" in capsys.readouterr().out
-    header = (sweeps_dir() / f"{name}.yaml").read_text()
-    assert f"python -m memexp -m -cn sweeps/{name}" in header
-    assert "Shows: " in header
-
-
-@pytest.mark.parametrize("name", shipped_sweeps())
-def test_a_cells_replay_command_is_that_cell(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["-m", "-cn", f"sweeps/{name}", "backend=cuda", "logger=none", f"results_dir={tmp_path}"]
-    assert main(command) == 0  # refused where there is no GPU: nothing is trained here
-    (folder,) = tmp_path.iterdir()
-    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    for record in (records[0], records[-1]):
-        capsys.readouterr()
-        assert main([*shlex.split(record["environment"]["replay"])[3:], "--dry-run"]) == 0
-        assert capsys.readouterr().out.split()[0] == record["id"]
+def test_a_sweep_file_of_ones_own_needs_m(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [config, _self_]\nhydra: {sweeper: {params: {seed: '0,1'}}}\n")
+    assert main(["-cd", str(tmp_path), "-cn", "mine", "--dry-run"]) == 2
+    assert "a sweep over seed=0,1" in (said := capsys.readouterr().err) and "Add -m" in said
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "with SIGINT ignored, as a shell's background job"])

@@ -8,7 +8,7 @@ from faulty_model import write_faulty_model, write_sound_model
 from sweeping import Swept, sweep
 
 pytestmark = pytest.mark.usefixtures("warm_cells")
-FAULTS = ("raises", "exits", "is_killed", "runs_out_of_memory")
+FAULTS = ("raises", "exits", "is_killed", "segfaults", "runs_out_of_memory", "fills_the_host", "fills_the_disk")
 SHORT = ("steps=1", "unmeasured_steps=1", "max_length=32", "batch_size=2", "logger=none")
 
 
@@ -45,9 +45,12 @@ def test_every_cell_has_its_row(swept: Swept) -> None:
         "raises": {"failed"},
         "exits": {"failed"},
         "is_killed": {"killed"},
+        "segfaults": {"killed"},
         "runs_out_of_memory": {"oom"},
+        "fills_the_host": {"oom"},
+        "fills_the_disk": {"failed"},
     }
-    assert len(swept.rows) == 5
+    assert len(swept.rows) == 1 + len(FAULTS)
 
 
 def test_the_reason_is_in_the_row(swept: Swept) -> None:
@@ -55,6 +58,15 @@ def test_the_reason_is_in_the_row(swept: Swept) -> None:
     assert "ArithmeticError: the model cannot count" in reasons["raises"]
     assert "code 3" in reasons["exits"]
     assert "SIGKILL" in reasons["is_killed"]
+    assert "SIGSEGV" in reasons["segfaults"]
+    assert "can't allocate memory" in reasons["fills_the_host"]
+    assert "File too large" in reasons["fills_the_disk"] or "exited with code 1" in reasons["fills_the_disk"]
+
+
+def test_memory_of_the_host_is_short_by_what_was_asked_for(swept: Swept) -> None:
+    oom = of(swept, "fills_the_host")[0]["memory"]["oom"]
+    assert oom["requested_bytes"] == 4 * 2**28
+    assert oom["phase"] == "forward"
 
 
 def test_an_oom_says_where_and_how_much_was_short(swept: Swept) -> None:

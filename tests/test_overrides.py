@@ -58,3 +58,19 @@ def test_a_single_run_refuses_several_values_and_says_how_to_sweep() -> None:
 
 def test_a_quoted_comma_is_one_value() -> None:
     require_single(["allocator.conf='expandable_segments:True,max_split_size_mb:64'"], "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "becomes"),
+    [
+        (["peft=none,lora", "peft.r=4"], "++peft.r=4"),
+        (["trainer=rloo,online_dpo", "trainer.max_completion_length=8"], "++trainer.max_completion_length=8"),
+        # An option of one kind, and a field that none of those swept has, are for Hydra to judge.
+        (["peft=lora", "peft.r=4"], "peft.r=4"),
+        (["peft=none,lora", "peft.rank=4"], "peft.rank=4"),
+        (["trainer=sft,dpo", "trainer.max_completion_length=8"], "trainer.max_completion_length=8"),
+    ],
+)
+def test_a_field_of_one_swept_option_may_be_set_beside_options_without_it(typed: list[str], becomes: str) -> None:
+    assert normalise(typed, groups())[-1] == becomes
+    assert normalise(normalise(typed, groups()), groups())[-1] == becomes

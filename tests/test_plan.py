@@ -184,8 +184,22 @@ def test_every_option_plans_and_says_what_it_is(group: str, name: str) -> None:
 
 @pytest.mark.parametrize(("group", "name"), EVERY_OPTION)
 def test_an_option_file_has_no_key_that_nobody_reads(group: str, name: str) -> None:
-    read = {"about", "auto", "is_off", "trainers", "needs", "args", "model", "peft", "env", "confirm", "same_loss"}
+    read = {
+        "about",
+        "acts_on",
+        "auto",
+        "is_off",
+        "trainers",
+        "needs",
+        "args",
+        "model",
+        "peft",
+        "env",
+        "confirm",
+        "same_loss",
+    }
     fields = {"peft": {"r", "alpha", "dropout", "target_modules"}, "allocator": {"conf"}, "optimizer": {"name"}}
+    fields |= {"launch": {"processes"}, "vllm_sleep": {"use_vllm"}}
     assert set(conf.option(group, name)) <= read | fields.get(group, set())
 
 
@@ -197,3 +211,22 @@ def test_what_is_not_off_says_what_the_trainer_must_show(group: str, name: str) 
 
 def test_plans_are_json_that_anyone_can_read() -> None:
     assert json.loads(plan().to_json())["work"]["model"]["config"]["num_hidden_layers"] == 2
+
+
+def test_a_cell_of_several_processes_starts_fresh_ones_and_says_so_where_warm_was_asked_for() -> None:
+    ranks = load("backend=cpu", "launch=torchrun")
+    assert (ranks.isolation, ranks.notes) == ("fresh", ())
+    warm = load("backend=cpu", "launch=torchrun", "isolation=warm")
+    assert warm.isolation == "fresh"
+    assert warm.notes == ("isolation=warm is for cells of one process: these 2 start fresh interpreters",)
+    assert (load("backend=cpu").isolation, load("backend=cpu").notes) == ("warm", ())
+
+
+def test_what_zero3_does_to_adapters_is_a_note() -> None:
+    assert any("adapters in the dtype of the weights" in note for note in load("launch=zero3", "peft=lora").notes)
+    assert load("launch=zero3").notes == load("peft=lora").notes == ()
+
+
+def test_deepspeeds_settings_are_an_option_of_launch() -> None:
+    with pytest.raises(PlanError, match="launch=zero3"):
+        plan("trainer.args.deepspeed=config.json")

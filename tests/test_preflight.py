@@ -13,6 +13,9 @@ from memexp.plan.preflight import preflight
 
 LAPTOP = Machine()
 GPU = Machine(gpus=("NVIDIA H100",), torch_cuda="13.0")
+TWO_GPUS = Machine(gpus=("NVIDIA H100",) * 2, torch_cuda="13.0", packages=("bitsandbytes", "deepspeed"))
+WITH_VLLM = Machine(gpus=("NVIDIA H100",) * 2, torch_cuda="13.0", packages=("bitsandbytes", "deepspeed", "vllm"))
+GRPO, ZERO3, INT8 = ("trainer=grpo", "batch_size=4"), ("launch=zero3",), ("quantization=int8", "peft=lora")
 GPU_WITH_CPU_TORCH = Machine(gpus=("NVIDIA H100",), torch_cuda=None)
 
 
@@ -41,6 +44,25 @@ def planned(machine: Machine, *overrides: str) -> Plan:
         (LAPTOP, ["packing=bfd", "max_length=null"], "conflict", "max_length=1024"),
         (LAPTOP, ["checkpointing=selective", "peft=lora"], "conflict", "checkpointing=full or peft=none"),
         (LAPTOP, ["checkpointing=selective", "attention=eager"], "unsupported", "attention=sdpa"),
+        (LAPTOP, ["launch.processes=2"], "unsupported", "launch=torchrun"),
+        (LAPTOP, ["backend=cpu", "launch=torchrun", "launch.processes=1"], "unsupported", "launch=single"),
+        (LAPTOP, ["launch=torchrun"], "unsupported", "backend=simulate has one card"),
+        (LAPTOP, ["backend=cpu", "launch=zero3"], "needs_package", "memexp[deepspeed]"),
+        (GPU, ["launch=torchrun"], "needs_hardware", "launch.processes=2: each process needs a GPU of its own, and 1"),
+        (TWO_GPUS, ["launch=torchrun", "launch.processes=3"], "needs_hardware", "Type launch.processes=2"),
+        (TWO_GPUS, ["launch=zero3", "quantization=nf4", "peft=lora"], "conflict", "launch=torchrun"),
+        (TWO_GPUS, ["trainer=online_dpo", "launch=zero3"], "conflict", "peft=lora"),
+        (TWO_GPUS, [*GRPO, "ds3_gather='false'"], "unsupported", "launch=zero3"),
+        (TWO_GPUS, ["launch=zero3", "ds3_gather='false'"], "unsupported", "trainer=grpo"),
+        (LAPTOP, [*GRPO, "vllm_sleep='true'"], "needs_hardware", "backend=simulate"),
+        (WITH_VLLM, [*GRPO, "backend=cpu", "vllm_sleep='true'"], "needs_hardware", "backend=cpu"),
+        (WITH_VLLM, [*GRPO, "backend=cpu", "vllm_sleep.use_vllm=true"], "needs_hardware", "vllm_sleep=false"),
+        (GPU, [*GRPO, "vllm_sleep='true'"], "needs_package", "memexp[vllm]"),
+        (WITH_VLLM, [*GRPO, "vllm_sleep='true'", "vllm_sleep.use_vllm=false"], "unsupported", "nothing is there"),
+        (WITH_VLLM, ["vllm_sleep='true'"], "unsupported", "trainer=grpo"),
+        (WITH_VLLM, [*GRPO, *INT8, "vllm_sleep='true'"], "conflict", "quantization=nf4"),
+        (WITH_VLLM, [*GRPO, *ZERO3, "vllm_sleep='true'", "ds3_gather='false'"], "unsupported", "ds3_gather=true"),
+        (WITH_VLLM, [*GRPO, *ZERO3, "vllm_sleep='true'"], "unsupported", "model.weights=pretrained"),
         (LAPTOP, ["data=jsonl", "data.path=/nowhere.jsonl"], "not_found", "data.path=/nowhere.jsonl"),
         (LAPTOP, ["model.weights=pretrained", "model.path=./nowhere"], "not_found", "model.path=./nowhere"),
     ],
@@ -65,6 +87,14 @@ def test_what_cannot_run_is_refused(machine: Machine, overrides: list[str], kind
         (LAPTOP, ["checkpointing=selective"]),
         (LAPTOP, ["checkpointing=full", "peft=lora"]),
         (LAPTOP, ["model.weights=pretrained", "model.path=Qwen/Qwen2.5-0.5B"]),
+        (LAPTOP, ["backend=cpu", "launch=torchrun", "launch.processes=4"]),
+        (TWO_GPUS, ["launch=torchrun"]),
+        (WITH_VLLM, ["launch=zero3"]),
+        (WITH_VLLM, [*GRPO, *ZERO3, "ds3_gather='false'"]),
+        (TWO_GPUS, ["trainer=online_dpo", "launch=zero3", "peft=lora", "ds3_gather='false'"]),
+        (WITH_VLLM, [*GRPO, "vllm_sleep='true'"]),
+        (WITH_VLLM, [*GRPO, "vllm_sleep='true'", "allocator=expandable"]),
+        (WITH_VLLM, [*GRPO, "vllm_sleep.use_vllm=true"]),
     ],
 )
 def test_what_can_run_is_not_refused(machine: Machine, overrides: list[str]) -> None:

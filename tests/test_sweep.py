@@ -1,7 +1,9 @@
 """Whole sweeps on the CPU, from the command line to the table: cases C1, C3, C7, C8, and what every sweep does."""
 
+import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,14 @@ def test_an_unpacked_batch_is_padded_to_its_longest_row(one_epoch: Swept) -> Non
     slots = 2 * (9 + 13 + 11 + 5)
     assert one_epoch.by("packing")["none"]["data"]["padding_fraction"] == pytest.approx(1 - sum(LENGTHS) / slots)
     assert one_epoch.by("packing")["bfd"]["data"]["padding_fraction"] == 0
+
+
+def test_the_report_and_the_row_lengths_that_it_draws_are_left_in_the_folder(one_epoch: Swept) -> None:
+    assert one_epoch.folder is not None and "report.html" in one_epoch.out
+    (lengths,) = one_epoch.folder.glob("tokens/*.lengths.json")
+    kept = {int(length): rows for length, rows in json.loads(lengths.read_text())["rows_by_length"].items()}
+    assert kept == Counter(LENGTHS)
+    assert "8 rows, 56 tokens" in (one_epoch.folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_an_unknown_packing_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -71,6 +72,27 @@ def test_a_server_that_dies_costs_time_and_no_cell(tmp_path: Path, monkeypatch: 
     (record,) = result.records
     assert record["status"] == "ok"
     assert record["environment"]["process"] == "fresh"
+
+
+def test_a_server_that_hangs_in_its_imports_costs_time_and_no_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    monkeypatch.setattr(warm, "START_SECONDS", 0.5)
+
+    def start_and_hang(listener: socket.socket, alive: int, model_types: list[str]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(["sleep", "600"], pass_fds=(listener.fileno(), alive))
+
+    monkeypatch.setattr(warm, "_start_server", start_and_hang)
+    asked: list[str] = []
+    ask = warm.WarmProcess.__init__
+    monkeypatch.setattr(warm.WarmProcess, "__init__", lambda self, *more: (asked.append(more[0]), ask(self, *more))[1])
+    # Whose worker is of no matter here: it is started, and ends at once.
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    result = sweep(tmp_path / "results", "-m", "seed=0,1", *SHORT)
+    assert [record["status"] for record in result.records] == ["failed", "failed"]
+    assert "exited with code 0 and left no record" in result.records[0]["reason"]
+    assert len(asked) == 1  # the second cell does not wait for a server that hangs
 
 
 def test_a_server_killed_under_a_cell_takes_the_cell_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def test_the_wheel_holds_no_test_and_no_result(unpacked: Path) -> None:
     assert {path.name for path in unpacked.iterdir() if path.suffix != ".dist-info"} == {"memexp", "hydra_plugins"}
 
 
-def test_the_main_command_runs_away_from_the_checkout(unpacked: Path, tmp_path: Path) -> None:
+def test_a_sweep_that_ships_runs_away_from_the_checkout(unpacked: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "MEMEXP_WARM_SERVER"}
     environment["PYTHONPATH"] = str(unpacked)
     where = subprocess.run(
@@ -43,7 +43,7 @@ def test_the_main_command_runs_away_from_the_checkout(unpacked: Path, tmp_path: 
     ).stdout  # fmt: skip
     assert where.startswith(str(unpacked))
     subprocess.run(
-        [sys.executable, "-m", "memexp", "-m", "packing=bfd,wrapped", "offload=true,false", "backend=cpu", "sweep=main",
+        [sys.executable, "-m", "memexp", "-cn", "sweeps/main", "backend=cpu", "sweep=main",
          "steps=1", "unmeasured_steps=0", "max_length=64", "batch_size=1", "logger=none"],
         cwd=tmp_path, env=environment, check=True, capture_output=True,
     )  # fmt: skip

@@ -4,11 +4,19 @@ Run it once for each new version of TRL; a test fails until the table agrees wit
 """
 
 import dataclasses
+import importlib
 import json
 from pathlib import Path
 from typing import Any
 
-CONFIGS = ("trl.SFTConfig", "trl.DPOConfig", "trl.RewardConfig", "trl.GRPOConfig", "trl.RLOOConfig")
+CONFIGS = (
+    "trl.SFTConfig",
+    "trl.DPOConfig",
+    "trl.RewardConfig",
+    "trl.GRPOConfig",
+    "trl.RLOOConfig",
+    "trl.experimental.online_dpo.OnlineDPOConfig",
+)
 TABLE = Path(__file__).parents[1] / "memexp" / "plan" / "trl_fields.json"
 
 
@@ -18,7 +26,8 @@ def read_fields() -> dict[str, Any]:
 
     configs = {}
     for path in CONFIGS:
-        config_class = getattr(trl, path.rpartition(".")[2])
+        module, _, name = path.rpartition(".")
+        config_class = getattr(importlib.import_module(module), name)
         configs[path] = {field.name: _default(field) for field in dataclasses.fields(config_class) if field.init}
     return {"trl": trl.__version__, "configs": configs}
 

@@ -57,10 +57,16 @@ def user_errors() -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as error:
         raise PlanError(explain(error)) from error
     except ValueError as error:
-        # hydra 1.3, config_repository: a plain ValueError for `- override offload: true`.
-        if "Unsupported item value in defaults" not in str(error):
+        # hydra 1.3, config_repository: a plain ValueError for `- override offload: true`, and for a list that is none.
+        if "Unsupported item value in defaults" in str(error):
+            raise PlanError(BARE_BOOLEAN) from error
+        if "Invalid defaults list" not in str(error):
             raise
-        raise PlanError(BARE_BOOLEAN) from error
+        raise PlanError(f"{error}.") from error
+    except RecursionError as error:
+        raise PlanError("A config holds itself, or is nested deeper than can be read.") from error
+    except yaml.reader.ReaderError as error:
+        raise PlanError(f"{error.name} is no text, and so no YAML: {error.reason}.") from error
     except yaml.MarkedYAMLError as error:
         where = (
             f"{error.problem_mark.name}, line {error.problem_mark.line + 1}" if error.problem_mark else "A config file"

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 # Groups that say what is run; every other group is a technique.
-STRUCTURE = ("trainer", "model", "data", "backend", "gpu", "launch", "logger", "experiment")
+STRUCTURE = ("trainer", "model", "data", "backend", "gpu", "logger", "experiment")
 
 
 @functools.cache
@@ -46,6 +46,25 @@ def primary() -> dict[str, Any]:
     """config.yaml as written."""
     loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
     return loaded
+
+
+@functools.cache
+def acts_on() -> dict[str, tuple[str, ...]]:
+    """Technique's group to the categories of memory that any of its options acts on, as its files say."""
+    found: dict[str, dict[str, None]] = {}
+    for group, names in groups().items():
+        for name in names if group not in STRUCTURE else ():
+            found.setdefault(group, {}).update(dict.fromkeys(option(group, name).get("acts_on") or ()))
+    return {group: tuple(categories) for group, categories in found.items() if categories}
+
+
+@functools.cache
+def values_not_taken(trainer: str) -> tuple[str, ...]:
+    """Keys of config.yaml that fill an argument of some trainer, as `max_length`, and none of this one."""
+    filled = {name: {str(value) for value in option("trainer", name)["sets"].values()} for name in groups()["trainer"]}
+    others = set().union(*filled.values()) - filled[trainer]
+    keys = (value.removeprefix("${").removesuffix("}") for value in sorted(others))
+    return tuple(key for key in keys if key in primary())
 
 
 @functools.cache

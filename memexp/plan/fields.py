@@ -3,6 +3,7 @@
 import difflib
 import functools
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ OWNED = {
     "max_steps": "steps=5 or budget.steps=100",
     "num_train_epochs": "budget.epochs=1",
     "report_to": "logger=wandb",
-    "fp16": "precision=bf16",
+    "fp16": "precision=fp16",
+    "auto_find_batch_size": "batch_size=4",
     "gradient_checkpointing": "checkpointing=full",
     "gradient_checkpointing_kwargs": "checkpointing=selective",
     "activation_checkpointing_kwargs": "checkpointing=full",
     "packing_strategy": "packing=bfd",
+    "deepspeed": "launch=zero3",
     "model_init_kwargs": "precision=… and attention=…",
 }
 
@@ -48,10 +51,13 @@ def config_fields(config_class: str) -> dict[str, Any]:
     return fields
 
 
-def check_trainer_args(args: dict[str, Any], config_class: str, taken: dict[str, str]) -> None:
+def check_trainer_args(
+    args: dict[str, Any], config_class: str, taken: dict[str, str], always: Collection[str] = ALWAYS
+) -> None:
     """Raise PlanError for an argument that the TRL config does not have or that a key of memexp's own sets.
 
-    `taken` says for an argument which key sets it, for example {"packing": "packing"}.
+    `taken` says for an argument which key sets it, for example {"packing": "packing"}; `always` are those that memexp
+    sets and nobody else may.
     """
     fields = config_fields(config_class)
     for name, value in args.items():
@@ -61,7 +67,7 @@ def check_trainer_args(args: dict[str, Any], config_class: str, taken: dict[str,
             version = trl_fields()["trl"]
             raise PlanError(f"trainer.args.{name}: {config_class} of TRL {version} has no argument {name}. {hint}")
         instead = OWNED.get(name) or (f"{taken[name]}=…" if name in taken else None)
-        if instead is None and name in ALWAYS:
+        if instead is None and name in always:
             raise PlanError(
                 f"trainer.args.{name}: memexp sets {name} itself, so that cells can be compared. Leave it out."
             )

@@ -3,7 +3,9 @@
 import functools
 import importlib.metadata
 import importlib.util
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from memexp.frozen import Frozen
 
 @dataclass(frozen=True)
 class Machine(Frozen):
-    """`gpus` are the names that the driver shows; `torch_cuda` is the CUDA torch was built for, None on a CPU build.
+    """`gpus` are the names of those that the driver shows and `CUDA_VISIBLE_DEVICES` leaves, `gpu_uuids` what to type
+    there for each; `torch_cuda` is the CUDA torch was built for, None on a CPU build.
 
     A GPU that the driver shows while torch is a CPU build is a missing package, not a machine without a GPU.
     """
@@ -20,6 +23,7 @@ class Machine(Frozen):
     gpus: tuple[str, ...] = ()
     torch_cuda: str | None = None
     packages: tuple[str, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
 
     @property
     def backend(self) -> str:
@@ -30,26 +34,56 @@ class Machine(Frozen):
         return module in self.packages
 
 
-OPTIONAL_PACKAGES = ("bitsandbytes", "deepspeed", "flash_attn", "kernels", "vllm", "wandb")
+OPTIONAL_PACKAGES = ("bitsandbytes", "deepspeed", "flash_attn", "flash_attn_interface", "kernels", "vllm", "wandb")
 
 
 @functools.cache
 def this_machine() -> Machine:
     """Read once a process: a machine does not change under a sweep."""
     packages = tuple(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is not None)
-    return Machine(gpus=_gpu_names(), torch_cuda=_torch_cuda(), packages=packages)
+    gpus = visible(_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    names, uuids = tuple(name for _, name in gpus), tuple(uuid for uuid, _ in gpus)
+    return Machine(gpus=names, torch_cuda=_torch_cuda(), packages=packages, gpu_uuids=uuids)
 
 
-def _gpu_names() -> tuple[str, ...]:
+def visible(gpus: Sequence[tuple[str, str]], asked: str | None) -> tuple[tuple[str, str], ...]:
+    """Of (uuid, name) those that `CUDA_VISIBLE_DEVICES` leaves, in its order. None leaves all.
+
+    CUDA's own rules: indices, or UUIDs and their beginnings, up to the first that names none. A part of a GPU (MIG) is
+    named by a UUID that the driver does not list here, and goes by the name of the first GPU.
+    """
+    if asked is None:
+        return tuple(gpus)
+    left: list[tuple[str, str]] = []
+    for word in (part.strip() for part in asked.split(",")):
+        if word.startswith("MIG-") and gpus:
+            left.append((word, gpus[0][1]))
+            continue
+        found = [
+            gpu
+            for index, gpu in enumerate(gpus)
+            if word == str(index) or (word[:4] == "GPU-" and gpu[0].startswith(word))
+        ]
+        if not found:
+            break
+        left.append(found[0])
+    return tuple(left)
+
+
+def _gpus() -> tuple[tuple[str, str], ...]:
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-        names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
-        return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        found = [(pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        return tuple((_text(uuid), _text(name)) for uuid, name in found)
     except Exception:  # no library, no driver, no permission: whatever the driver says, there is no GPU to be used
         return ()
+
+
+def _text(said: object) -> str:
+    return said.decode() if isinstance(said, bytes) else str(said)
 
 
 def _torch_cuda() -> str | None:

@@ -13,17 +13,19 @@ from omegaconf import DictConfig
 
 from memexp.plan import conf
 from memexp.plan.allocator_keys import check_allocator_conf
-from memexp.plan.fields import ALWAYS, check_trainer_args
+from memexp.plan.fields import ALWAYS, check_trainer_args, config_fields
+from memexp.plan.launch_rules import is_zero3
 from memexp.plan.lengths import length_distribution
 from memexp.plan.machine import Machine
 from memexp.plan.plan import Budget, Model, Plan, PlanError, Technique, Trainer, Work
 from memexp.plan.resolve import resolve
+from memexp.plan.trusted import check_environment, check_options
 from memexp.plan.values import check_values, select, show
 
-# What TRL's SFTTrainer can train on, each under its own name.
-COLUMNS = ("messages", "prompt", "completion", "text", "input_ids", "labels")
+# What TRL's trainers can train on, each under its own name.
+COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected", "text", "input_ids", "labels")
 # What decides how a cell is run and where it lands, but not what it does: no axis of the results.
-_HOW = ("results_dir", "sweep", "baseline", "isolation", "timeout_seconds", "dry_run")
+_HOW = ("results_dir", "sweep", "baseline", "isolation", "jobs", "timeout_seconds", "rerun", "fail_fast", "dry_run")
 
 
 def make_plan(cfg: DictConfig, machine: Machine) -> Plan:
@@ -41,7 +43,9 @@ def make_plan(cfg: DictConfig, machine: Machine) -> Plan:
         raise PlanError(
             f"{typed_path}: a path is read with model.weights=pretrained. Type that too, or leave the path out."
         )
+    check_options(job, options)
     work = _work(job, options, techniques)
+    check_environment(work.env)
     return Plan(
         id=work.id(),
         work=work,
@@ -50,6 +54,7 @@ def make_plan(cfg: DictConfig, machine: Machine) -> Plan:
         overrides=overrides,
         isolation=_isolation(job["isolation"], work),
         timeout_seconds=job["timeout_seconds"],
+        notes=_notes(job["isolation"], work),
     )
 
 
@@ -62,7 +67,7 @@ def _work(job: dict[str, Any], options: dict[str, Any], techniques: dict[str, st
         processes=job["launch"]["processes"],
         threads=job["threads"],
         seed=job["seed"],
-        trainer=Trainer(trainer["name"], trainer["config_class"], trainer["trainer_class"], _args(job, files)),
+        trainer=_trainer(trainer, _args(job, files)),
         model=_model(job, files),
         data=_data(job["data"]),
         peft=_merged(files, "peft") or None,
@@ -71,18 +76,28 @@ def _work(job: dict[str, Any], options: dict[str, Any], techniques: dict[str, st
     )
 
 
+def _trainer(trainer: dict[str, Any], args: dict[str, Any]) -> Trainer:
+    kept = ("name", "config_class", "trainer_class", "rows", "task", "reward")
+    return Trainer(**{key: trainer[key] for key in kept if key in trainer}, args=args)
+
+
 def _args(job: dict[str, Any], files: dict[str, dict[str, Any]]) -> dict[str, Any]:
     trainer = job["trainer"]
     sets = {name: value for name, value in trainer["sets"].items() if (name, value) != ("learning_rate", None)}
-    memexp = {**sets, **ALWAYS, **job["backend"].get("args", {})}
-    techniques = _merged(files, "args")
+    always = {**ALWAYS, **trainer.get("always", {})}
+    memexp = {**sets, **always, **job["backend"].get("args", {})}
+    # What is off needs no argument that this trainer lacks; what is on and lacks one is refused (preflight).
+    fields = config_fields(trainer["config_class"])
+    on = {group: file for group, file in files.items() if not file.get("is_off")}
+    off = {name: value for name, value in _merged(files, "args").items() if name in fields}
+    techniques = {**off, **_merged(on, "args")}
     owner = {name: group for group, file in files.items() for name in file.get("args") or {}}
     taken = {
         **{name: _key_of(job, name) for name in sets},
         **dict.fromkeys(job["backend"].get("args", {}), "backend"),
         **owner,
     }
-    check_trainer_args(trainer["args"] or {}, trainer["config_class"], taken)
+    check_trainer_args(trainer["args"] or {}, trainer["config_class"], taken, always)
     return {**memexp, **techniques, **(trainer["args"] or {})}
 
 
@@ -168,6 +183,7 @@ def _choices(job: dict[str, Any], options: dict[str, Any], overrides: tuple[str,
     unread = () if options["backend"] == "simulate" else ("gpu",)
     groups = {group: name for group, name in options.items() if group not in ("logger", "experiment", *unread)}
     values = {key: value for key, value in job.items() if not isinstance(value, dict) and key not in _HOW}
+    values.update(dict.fromkeys(_not_asked_for(job, options["trainer"], overrides)))
     budget = {f"budget.{key}": value for key, value in job["budget"].items()}
     typed = (override.lstrip("+~").partition("=")[0].partition("@")[0] for override in overrides)
     deeper = {key: select(job, key)[1] for key in typed if "." in key and key.split(".")[0] in job}
@@ -179,11 +195,28 @@ def _choices(job: dict[str, Any], options: dict[str, Any], overrides: tuple[str,
     }
 
 
+def _not_asked_for(job: dict[str, Any], trainer: str, overrides: tuple[str, ...]) -> list[str]:
+    """Values that stand at their default and that this trainer has no argument for: null is what they come to."""
+    typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    return [key for key in conf.values_not_taken(trainer) if key not in typed and job[key] == conf.primary()[key]]
+
+
 def _isolation(asked: str, work: Work) -> str:
+    if work.processes > 1:
+        return "fresh"  # the warm server forks one process a cell
     if asked != "auto":
         return asked
     # The warm server has told the hub's library that there is no network.
     return "fresh" if work.backend == "cuda" or work.needs_hub else "warm"
+
+
+def _notes(isolation: str, work: Work) -> tuple[str, ...]:
+    notes = []
+    if isolation == "warm" and work.processes > 1:
+        notes.append(f"isolation=warm is for cells of one process: these {work.processes} start fresh interpreters")
+    if work.peft and is_zero3(work):
+        notes.append("under ZeRO-3 TRL keeps adapters in the dtype of the weights, and recomputes reentrantly")
+    return tuple(notes)
 
 
 def cell_name(plan: Plan, axes: Sequence[str]) -> str:

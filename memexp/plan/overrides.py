@@ -5,26 +5,40 @@ It works on Hydra's parsed overrides and not on text, so that `offload=true,fals
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType, Quote, QuotedString, Sweep
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Glob,
+    Override,
+    OverrideType,
+    Quote,
+    QuotedString,
+    RangeSweep,
+    Sweep,
+)
 from hydra.errors import HydraException
 
-from memexp.plan.conf import primary
+from memexp.plan.conf import conf_dir, option, primary
 from memexp.plan.plan import PlanError
 from memexp.plan.values import show
 
+_MOST_CELLS = 100_000
 _PREFIX = {OverrideType.CHANGE: "", OverrideType.ADD: "+", OverrideType.FORCE_ADD: "++", OverrideType.DEL: "~"}
 # Mappings that take any key, so that the user need not know Hydra's "+" for it.
 _OPEN = ("trainer.args.", "data.columns.", "model.config.")
 # How an option's file is made, which is not the user's to set.
 _MADE = {
-    *("about", "auto", "confirm", "env", "is_off", "needs", "same_loss", "trainers", "sets", "kind", "model_type"),
-    *("config_class", "trainer_class"),
+    *("about", "acts_on", "auto", "confirm", "env", "is_off", "needs", "same_loss", "trainers", "sets", "kind"),
+    *("model_type", "config_class", "trainer_class"),
 }
-_MADE_KEYS = {"trainer.name", "gpu.name", "peft.peft", "attention.model", "precision.model"}
+_MADE_KEYS = {
+    *("trainer.name", "trainer.rows", "trainer.task", "trainer.always"),
+    *("gpu.name", "peft.peft", "attention.model", "precision.model"),
+}
 
 
 def normalise(overrides: Sequence[str], groups: dict[str, list[str]]) -> list[str]:
@@ -32,7 +46,14 @@ def normalise(overrides: Sequence[str], groups: dict[str, list[str]]) -> list[st
 
     Raises PlanError for an override that does not parse, a key that does not exist, and an option that a group lacks.
     """
-    return [_normalise(override, groups) for override in parse(overrides)]
+    parsed = parse(overrides)
+    cells = math.prod(_options_listed(override) for override in parsed)
+    if cells > _MOST_CELLS:
+        raise PlanError(
+            f"That comes to {cells:,} cells, and {_MOST_CELLS:,} is the most of one sweep. Sweep over less."
+        )
+    swept = {o.key_or_group: _elements(o._value) for o in parsed if o.is_sweep_override()}
+    return [_normalise(override, groups, swept) for override in parsed]
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -43,7 +64,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         if not isinstance(text, str):
             raise PlanError(f"{text!r} is no text: an override is a string such as 'packing=bfd'.")
         try:
-            parsed.append(parser.parse_override(_quoted_baseline(text)))
+            parsed.append(parser.parse_override(_one_value(text)))
         except HydraException as error:
             raise PlanError(_unparsable(text)) from error
     return parsed
@@ -56,22 +77,43 @@ def require_single(overrides: Sequence[str], advice: str) -> None:
             raise PlanError(f"{override.input_line} lists several values, and a single run takes one. {advice}")
 
 
-def _normalise(override: Override, groups: dict[str, list[str]]) -> str:
+def _normalise(override: Override, groups: dict[str, list[str]], swept: dict[str, list[str]]) -> str:
     key = override.key_or_group
     line = override.input_line or ""
+    if override.is_delete() and not key.startswith("hydra"):
+        raise PlanError(f"{line}: nothing can be taken out. Type {key}=… with the value that turns it off.")
+    if override.package is not None and not key.startswith("hydra"):
+        raise PlanError(f"{line}: an option stands under its group's own name. Type {key}=OPTION.")
     if key == "trainer.args":
         raise PlanError(f"{line}: type one argument at a time, as in trainer.args.weight_decay=0.1.")
     if override.type is OverrideType.CHANGE and key.startswith(_OPEN):
         return f"++{line}"
+    if override.type is OverrideType.CHANGE and _is_field_of(key, swept):
+        # Hydra holds it to the group's default, which may have no such field, and to options that read none of it.
+        _check_key(override, groups)
+        return f"++{line}"
     if key in groups and override.package is None and override.value_type is not None:
         if override._value is None:
             raise PlanError(f"{line}: {key} is one of its options: {', '.join(groups[key])}.")
+        if isinstance(override._value, Glob) and not override._value.filter(groups[key]):
+            raise PlanError(f"{line}: {key} has no such option. Its options: {', '.join(groups[key])}.")
         value: Any = _named(override._value)
         _check_options(key, _elements(value), groups[key])
         # Only what holds a boolean is written anew: Hydra's own text of a glob, say, is not an override any more.
         return line if value == override._value else f"{_PREFIX[override.type]}{key}={_text(value)}"
     _check_key(override, groups)
     return line
+
+
+def _options_listed(override: Override) -> int:
+    """How many cells a value makes of one. Raises PlanError for a range without end."""
+    value = override._value
+    if isinstance(value, RangeSweep):
+        start, stop, step = (value.start or 0, value.stop, value.step)
+        if not step or stop is None or not all(map(math.isfinite, (start, stop, step))):
+            raise PlanError(f"{override.input_line}: a range has an end and a step. Type range(START,STOP,STEP).")
+        return max(0, math.ceil((stop - start) / step))
+    return len(value.list) if isinstance(value, ChoiceSweep) else 1
 
 
 def _named(value: Any) -> Any:
@@ -122,7 +164,7 @@ def _check_key(override: Override, groups: dict[str, list[str]]) -> None:
         return
     if root in known:
         adds = override.type in (OverrideType.ADD, OverrideType.FORCE_ADD)
-        if adds and leaf and root in groups and not key.startswith(_OPEN):
+        if adds and leaf and root in groups and not key.startswith(_OPEN) and not _is_field_of(key, groups):
             raise PlanError(
                 f"{override.input_line}: {root} reads no field but its own. Type {root}.{leaf}=… without the +."
             )
@@ -132,6 +174,13 @@ def _check_key(override: Override, groups: dict[str, list[str]]) -> None:
     near = difflib.get_close_matches(root, known, n=1)
     hint = f"Did you mean {near[0]}?" if near else "python -m memexp --help lists what there is."
     raise PlanError(f"{override.input_line}: there is no {root}. {hint}")
+
+
+def _is_field_of(key: str, options: Mapping[str, Sequence[str]]) -> bool:
+    """Whether `key`, as `peft.r`, is a field of one of these options of its group: swept `peft=none,lora` has it."""
+    group, _, field = key.partition(".")
+    names = [name for name in options.get(group, ()) if (conf_dir() / group / f"{name}.yaml").is_file()]
+    return bool(field) and any(field in option(group, name) for name in names)
 
 
 def _check_leaf(key: str, root: str, override: Override) -> None:
@@ -147,9 +196,12 @@ def _check_leaf(key: str, root: str, override: Override) -> None:
         raise PlanError(f"{override.input_line}: {root} has no {leaf}. {hint}")
 
 
-def _quoted_baseline(text: str) -> str:
-    # The shell eats the quotes of baseline='packing=none,offload=false', and a baseline is never an axis.
+def _one_value(text: str) -> str:
+    """The two keys whose commas are no list of options: neither is ever an axis."""
     key, _, value = text.partition("=")
+    if key == "rerun" and value[:1] != "[":
+        return f"{key}=[{value}]"
+    # The shell eats the quotes of baseline='packing=none,offload=false'.
     return f"{key}='{value}'" if key == "baseline" and value[:1] not in ("'", '"', "") and value != "null" else text
 
 

@@ -42,12 +42,19 @@ class Technique(Frozen):
 
 @dataclass(frozen=True)
 class Trainer(Frozen):
-    """`args` are keyword arguments of `config_class`, complete but for the output folder and the step count."""
+    """`args` are keyword arguments of `config_class`, complete but for the output folder and the step count.
+
+    `rows` is what it trains on: documents, pairs (prompt, chosen, rejected) or prompts. `task` is PEFT's name for what
+    the model is for, CAUSAL_LM or SEQ_CLS. `reward` is the dotted name of a function, for a trainer that samples.
+    """
 
     name: str
     config_class: str
     trainer_class: str
     args: dict[str, Any]
+    rows: str = "documents"
+    task: str = "CAUSAL_LM"
+    reward: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +106,13 @@ class Work(Frozen):
 
     def id(self) -> str:
         """16 hexadecimal digits of SHA-256, the same on every machine and in every process."""
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return work_id(self.to_dict())
+
+
+def work_id(work: dict[str, Any]) -> str:
+    """`Work.id` of work as it is written, of whatever version: fields that came or went since do not change it."""
+    canonical = json.dumps(work, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from memexp.plan import launch_rules, trainer_rules, vllm_rules
 from memexp.plan.machine import Machine
 from memexp.plan.plan import Plan, Refusal, Technique
 
 Rule = Callable[[Plan, Machine], Refusal | None]
+_HOPPER = ("h100_80gb", "h200_141gb")
 
 
 def preflight(plan: Plan, machine: Machine) -> Plan:
@@ -23,29 +25,15 @@ def preflight(plan: Plan, machine: Machine) -> Plan:
     return plan
 
 
-def trainer_takes_it(plan: Plan, machine: Machine) -> Refusal | None:
-    for technique in plan.techniques:
-        if technique.trainers and plan.work.trainer.name not in technique.trainers:
-            takers = " or ".join(f"trainer={name}" for name in technique.trainers)
-            typed = f"{technique.group}={technique.option}"
-            return Refusal("unsupported", f"{typed} is for {takers}, not for trainer={plan.work.trainer.name}.")
-    return None
-
-
-def one_process_a_cell(plan: Plan, machine: Machine) -> Refusal | None:
-    if plan.work.processes == 1:
-        return None
-    return Refusal(
-        "unsupported",
-        f"launch.processes={plan.work.processes}: launch={plan.choices['launch']} trains in one process. "
-        "Type launch.processes=1.",
-    )
-
-
 def padding_free_cuts_nothing(plan: Plan, machine: Machine) -> Refusal | None:
-    # trl 1.16, SFTTrainer.__init__: max_length is not enforced without packing, and TRL raises.
+    # trl 1.16, SFTTrainer.__init__: max_length is not enforced without packing, and TRL raises. DPO pads all the same.
     args = plan.work.trainer.args
-    if args.get("padding_free") and not args.get("packing") and args.get("max_length") is not None:
+    if (
+        "packing" in args
+        and args.get("padding_free")
+        and not args.get("packing")
+        and args.get("max_length") is not None
+    ):
         return Refusal(
             "conflict",
             f"padding_free=true without packing does not cut rows at max_length={args['max_length']}. "
@@ -87,16 +75,43 @@ def selective_keeps_a_kernels_output(plan: Plan, machine: Machine) -> Refusal | 
     return None
 
 
-def flash_attention_takes_half_precision(plan: Plan, machine: Machine) -> Refusal | None:
-    # flash-attn 2: "FlashAttention only support fp16 and bf16 data type", on Ampere cards and later.
-    attention = plan.choices["attention"]
-    if not str(attention).startswith("flash"):
-        return None
-    if not plan.work.trainer.args.get("bf16"):
-        return Refusal("conflict", f"attention={attention} takes bf16 alone. Type precision=bf16, or attention=sdpa.")
-    if plan.work.gpu == "t4_16gb":
+def quantized_weights_need_adapters(plan: Plan, machine: Machine) -> Refusal | None:
+    # transformers 5.24, validate_quantization_for_training: quantised weights are frozen, and the trainer raises.
+    if plan.work.model.kwargs.get("quantization") and not plan.work.peft:
         return Refusal(
-            "unsupported", f"attention={attention} needs an Ampere card or a later one, and gpu=t4_16gb is older."
+            "conflict",
+            f"quantization={plan.choices['quantization']} freezes the weights, and peft={plan.choices['peft']} adds "
+            "none to train. Type peft=lora.",
+        )
+    return None
+
+
+def flash_attention_takes_half_precision(plan: Plan, machine: Machine) -> Refusal | None:
+    # flash-attn 2 and 3: "FlashAttention only support fp16 and bf16 data type".
+    attention, args = plan.choices["attention"], plan.work.trainer.args
+    if not str(attention).startswith("flash") or args.get("bf16") or args.get("fp16"):
+        return None
+    return Refusal(
+        "conflict",
+        f"attention={attention} takes bf16 or fp16 alone. Type precision=bf16 or precision=fp16, or attention=sdpa.",
+    )
+
+
+def flash_attention_fits_the_card(plan: Plan, machine: Machine) -> Refusal | None:
+    # flash-attn 2 needs Ampere or later; flash-attn 3 (its folder hopper) is for H100 and its kin.
+    attention, gpu = str(plan.choices["attention"]), plan.work.gpu
+    if attention.startswith("flash") and gpu == "t4_16gb":
+        return Refusal(
+            "unsupported",
+            f"attention={attention} needs an Ampere card or a later one, and gpu=t4_16gb is older. "
+            "Type attention=sdpa.",
+        )
+    if attention == "flash_attention_3" and gpu not in (None, *_HOPPER):
+        cards = " or ".join(f"gpu={name}" for name in _HOPPER)
+        return Refusal(
+            "unsupported",
+            f"attention={attention} needs a Hopper card ({cards}), and gpu={gpu} is none. "
+            "Type attention=flash_attention_2.",
         )
     return None
 
@@ -151,10 +166,18 @@ def _need(need: str, technique: Technique, plan: Plan, machine: Machine) -> Refu
         if plan.work.backend != "cpu":
             return None
         return Refusal("needs_hardware", f"{typed} needs a GPU, and this cell runs on the CPU (backend=cpu).")
+    if need == "zero3":
+        reason = f"{typed} is about weights that ZeRO-3 has split, and TRL ignores it elsewhere. Type launch=zero3."
+        return None if launch_rules.is_zero3(plan.work) else Refusal("unsupported", reason)
     # A simulated GPU has attention kernels of its own, by name.
-    simulated = plan.work.backend == "simulate" and need in ("flash_attn", "kernels")
+    simulated = plan.work.backend == "simulate" and need in ("flash_attn", "flash_attn_interface", "kernels")
     if machine.has(need) or simulated:
         return None
+    if need == "flash_attn_interface":
+        source = "https://github.com/Dao-AILab/flash-attention, folder hopper"
+        return Refusal(
+            "needs_package", f"{typed} needs the package flash-attn-3, which is built from source: {source}."
+        )
     extra = {"bitsandbytes": "quantization", "flash_attn": "flash", "kernels": "flash"}.get(need, need)
     return Refusal(
         "needs_package",
@@ -163,14 +186,17 @@ def _need(need: str, technique: Technique, plan: Plan, machine: Machine) -> Refu
 
 
 RULES: tuple[Rule, ...] = (
-    trainer_takes_it,
-    one_process_a_cell,
+    *trainer_rules.RULES,
+    *launch_rules.RULES,
     padding_free_cuts_nothing,
     packing_needs_a_length,
     selective_without_adapters,
     selective_keeps_a_kernels_output,
+    quantized_weights_need_adapters,
     backend_is_here,
+    *vllm_rules.RULES,
     needs_are_met,
     flash_attention_takes_half_precision,
+    flash_attention_fits_the_card,
     paths_are_there,
 )

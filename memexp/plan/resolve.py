@@ -25,6 +25,12 @@ def resolve(cfg: DictConfig, options: dict[str, Any], machine: Machine) -> dict[
     """
     with user_errors():
         job = {str(key): _plain(value) for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
+    for group, name in options.items():
+        # An experiment stands for keys of the other groups, and has none of its own.
+        if name is not None and group != "experiment" and not isinstance(job.get(group), dict):
+            raise PlanError(
+                f"{group}={name}: an option is a set of values, and something took its place. Leave that out."
+            )
     if options["backend"] == "auto":
         _stand_in(job, options, "backend", machine.backend)
     for group in [group for group, name in options.items() if name == "auto"]:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from memexp.plan.plan import PlanError
 
 
@@ -42,15 +44,27 @@ RULES = {
     "peft.r": Rule(int, 1, False, "peft.r=16"),
     "peft.alpha": Rule(float, 1e-9, False, "peft.alpha=32"),
     "peft.dropout": Rule(float, 0, False, "peft.dropout=0.05", 1),
+    "quantization.double_quant": Rule(bool, None, False, "quantization.double_quant=true"),
     "allocator.conf": Rule(str, None, True, "allocator.conf='max_split_size_mb:128'"),
     "model.config": Rule(dict, None, False, "model.config.num_hidden_layers=4"),
     "model.path": Rule(str, None, True, "model.path=FOLDER"),
     "data.path": Rule(str, None, False, "data.path=FILE"),
     "data.columns": Rule(dict, None, True, "data.columns.text=body"),
+    "trainer.max_completion_length": Rule(int, 1, False, "trainer.max_completion_length=64"),
+    "trainer.num_generations": Rule(int, 2, False, "trainer.num_generations=4"),
+    "trainer.reward": Rule(str, None, False, "trainer.reward=MODULE.FUNCTION"),
     "trainer.args": Rule(dict, None, False, "trainer.args.weight_decay=0.1"),
     "model.trust_remote_code": Rule(bool, None, False, "model.trust_remote_code=true"),
 }
-CHOICES = {"model.weights": ("random", "pretrained"), "isolation": ("auto", "fresh", "warm")}
+CHOICES = {
+    "model.weights": ("random", "pretrained"),
+    "isolation": ("auto", "fresh", "warm"),
+    "fail_fast": ("auto", True, False),
+    "quantization.quant_type": ("nf4", "fp4"),
+    "quantization.compute_dtype": ("auto", "bfloat16", "float16", "float32"),
+}
+# The statuses of a record, and cells whose code or libraries have changed since.
+RERUN = ("ok", "oom", "refused", "failed", "timeout", "killed", "changed")
 BUDGETS = ("budget.tokens", "budget.epochs", "budget.steps")
 
 
@@ -63,8 +77,14 @@ def check_values(job: dict[str, Any]) -> None:
     for key, allowed in CHOICES.items():
         found, value = select(job, key)
         if found and value not in allowed:
-            raise PlanError(f"{key}={show(value)}: choose one of {', '.join(allowed)}.")
+            raise PlanError(f"{key}={show(value)}: choose one of {', '.join(map(show, allowed))}.")
     _check_target_modules(job)
+    _check_jobs(job["jobs"])
+    rerun_choices(job["rerun"])
+    budget = job["budget"]
+    unknown = [key for key in budget if f"budget.{key}" not in BUDGETS] if isinstance(budget, dict) else [show(budget)]
+    if unknown:
+        raise PlanError(f"budget: it has no {unknown[0]}. Type {', '.join(f'{key}=…' for key in BUDGETS)} or none.")
     given = [key for key in BUDGETS if select(job, key)[1] is not None]
     if len(given) > 1:
         raise PlanError(f"{' and '.join(given)} are both set: a budget is one of them. Leave the others null.")
@@ -78,6 +98,20 @@ def _check_target_modules(job: dict[str, Any]) -> None:
             f"peft.target_modules={show(value)}: these are linear layers. Type peft.target_modules=all-linear, "
             "or peft.target_modules=[q_proj,v_proj]."
         )
+
+
+def _check_jobs(jobs: Any) -> None:
+    if jobs != "auto" and not (_is(jobs, int) and jobs >= 1):
+        raise PlanError(f"jobs={show(jobs)}: so many cells run at once. Type jobs=2, or jobs=auto for what fits.")
+
+
+def rerun_choices(rerun: Any) -> tuple[str, ...]:
+    """What `rerun` names: `failed`, `[failed, oom]`, `changed`. Raises PlanError for anything else."""
+    named = tuple(rerun) if isinstance(rerun, list) or OmegaConf.is_list(rerun) else (rerun,)
+    wrong = [name for name in named if name not in RERUN]
+    if wrong:
+        raise PlanError(f"rerun={show(wrong[0])}: it names finished cells to run again: {', '.join(RERUN)}.")
+    return named
 
 
 def select(job: dict[str, Any], key: str) -> tuple[bool, Any]:

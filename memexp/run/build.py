@@ -9,8 +9,16 @@ import torch
 import transformers
 
 from memexp.plan.plan import Model, Plan
+from memexp.plan.trusted import check_class
 from memexp.run.data import ASSETS
+from memexp.run.quantize import quantization_config, random_quantized
 from memexp.run.refusal import Refused
+
+# What a model is for, by PEFT's name for it; a classifier's one label is the reward.
+FAMILIES: dict[str, Any] = {
+    "CAUSAL_LM": transformers.AutoModelForCausalLM,
+    "SEQ_CLS": transformers.AutoModelForSequenceClassification,
+}
 
 
 def build_tokenizer(plan: Plan) -> transformers.PreTrainedTokenizerBase:
@@ -43,22 +51,46 @@ def build_model(plan: Plan, config: Any) -> Any:
     model = plan.work.model
     kwargs = dict(model.kwargs)
     dtype = getattr(torch, kwargs.pop("dtype"))
+    quantization = _quantization(kwargs.pop("quantization", None), plan)
+    family = FAMILIES[plan.work.trainer.task]
+    head = {"num_labels": 1} if plan.work.trainer.task == "SEQ_CLS" else {}
+    for name, value in head.items():
+        setattr(config, name, value)
     transformers.set_seed(plan.work.seed)
     if model.weights == "random" or plan.work.backend == "simulate":
-        return transformers.AutoModelForCausalLM.from_config(
-            config, dtype=dtype, trust_remote_code=model.trust_remote_code, **kwargs
-        )
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        model.path, revision=model.revision, trust_remote_code=model.trust_remote_code, dtype=dtype, **kwargs
+        kwargs |= {"dtype": dtype, "trust_remote_code": model.trust_remote_code}
+        if quantization is not None:
+            return random_quantized(family, config, quantization, **kwargs)
+        if model.weights == "pretrained":
+            _replay_loading(family, config, kwargs)
+        return family.from_config(config, **kwargs)
+    if quantization is not None:
+        kwargs["quantization_config"] = quantization
+    return family.from_pretrained(
+        model.path, revision=model.revision, trust_remote_code=model.trust_remote_code, dtype=dtype, **kwargs, **head
     )
+
+
+def _replay_loading(family: Any, config: Any, kwargs: dict[str, Any]) -> None:
+    from memexp.simulate.loading import warm_up_allocator
+
+    with torch.device("meta"):
+        skeleton = family.from_config(config, **kwargs)
+    warm_up_allocator(skeleton)
+
+
+def _quantization(fields: dict[str, Any] | None, plan: Plan) -> Any:
+    return quantization_config(fields, bool(plan.work.trainer.args.get("bf16"))) if fields else None
 
 
 def build_args(plan: Plan, output_dir: Path) -> Any:
     """The TRL config. Raises what TRL raises for an argument it does not accept."""
+    check_class(plan.work.trainer.config_class)
     return _import(plan.work.trainer.config_class)(output_dir=str(output_dir), **plan.work.trainer.args)
 
 
 def trainer_class(plan: Plan) -> Any:
+    check_class(plan.work.trainer.trainer_class)
     return _import(plan.work.trainer.trainer_class)
 
 
@@ -74,8 +106,25 @@ def build_trainer(
         # peft reads a bare string as a pattern for whole names; a user means one of the layers of that name.
         if isinstance(fields["target_modules"], str) and fields["target_modules"] != "all-linear":
             fields["target_modules"] = [fields["target_modules"]]
-        peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **fields)
-    return cls(model=model, args=args, train_dataset=rows, processing_class=tokenizer, peft_config=peft_config)
+        peft_config = peft.LoraConfig(task_type=plan.work.trainer.task, **fields)
+    reward = plan.work.trainer.reward
+    rewards = {"reward_funcs": [_reward(reward)]} if reward is not None else {}
+    return cls(
+        model=model, args=args, train_dataset=rows, processing_class=tokenizer, peft_config=peft_config, **rewards
+    )
+
+
+def _reward(path: str) -> Any:
+    """The user's own function, or the one that ships. Raises Refused where it cannot be had."""
+    try:
+        reward = _import(path)
+    except Exception as error:  # whatever a user's module does when it is imported
+        raise Refused(
+            "not_found", f"trainer.reward={path} cannot be imported: {error}. Type MODULE.FUNCTION, as python finds it."
+        ) from error
+    if not callable(reward):
+        raise Refused("not_found", f"trainer.reward={path} is no function. Type MODULE.FUNCTION.")
+    return reward
 
 
 def _import(path: str) -> Any:

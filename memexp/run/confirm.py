@@ -1,10 +1,21 @@
 """What the built trainer really uses: read from it, its first batch and its optimizer, never from the request."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from memexp.plan.plan import Plan
+from memexp.run.quantize import quantized_parameters
+from memexp.run.sharding import innermost, launch_settings, master_dtypes, whole_size
+from memexp.run.vllm import vllm_settings
+
+# What shows in no other way than as the argument that the TRL config ended with, where it has one.
+_ARGUMENTS = (
+    *("max_length", "pad_to_multiple_of", "loss_type"),
+    *("max_completion_length", "max_new_tokens", "num_generations", "generation_batch_size", "num_iterations", "beta"),
+)
 
 
 def effective_settings(trainer: Any, batch_keys: tuple[str, ...]) -> dict[str, Any]:
@@ -15,19 +26,21 @@ def effective_settings(trainer: Any, batch_keys: tuple[str, ...]) -> dict[str, A
     args, model = trainer.args, trainer.model
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return {
-        "packing": args.packing_strategy if args.packing else "none",
+        "packing": args.packing_strategy if getattr(args, "packing", False) else "none",
         # transformers runs the variable-length path only for a batch without a mask of its own.
         "padding_free": "cu_seq_lens_q" in batch_keys and "attention_mask" not in batch_keys,
-        "max_length": args.max_length,
-        "pad_to_multiple_of": args.pad_to_multiple_of,
-        "offload": type(trainer.maybe_activation_offload_context).__name__ == "OffloadActivations",
-        "checkpointing": _checkpointing(base),
+        **{name: getattr(args, name) for name in _ARGUMENTS if hasattr(args, name)},
+        "offload": type(getattr(trainer, "maybe_activation_offload_context", None)).__name__ == "OffloadActivations",
+        **_checkpointing(base),
         "attention": base.config._attn_implementation,
-        "loss_type": args.loss_type,
+        "reference_model": getattr(trainer, "ref_model", None) is not None,
+        **launch_settings(trainer),
+        **vllm_settings(trainer),
         **_precision(trainer, base),
         **_optimizer(trainer),
         **_parameters(model),
-        "allocator": _allocator(),
+        **quantized_parameters(model),
+        "allocator": _allocator(args.device),
     }
 
 
@@ -40,29 +53,45 @@ def fallen_back(plan: Plan, effective: dict[str, Any]) -> list[str]:
     ]
 
 
-def _checkpointing(model: Any) -> str:
+def _checkpointing(model: Any) -> dict[str, Any]:
     if not model.is_activation_checkpointing:
-        return "none"
+        return {"checkpointing": "none"}
     functions = [
         module._gradient_checkpointing_func
         for module in model.modules()
         if getattr(module, "gradient_checkpointing", False) and hasattr(module, "_gradient_checkpointing_func")
     ]
-    contexts = (getattr(function, "keywords", {}).get("context_fn") for function in functions)
-    return "selective" if any(context is not None for context in contexts) else "full"
+    keywords: list[dict[str, Any]] = [getattr(function, "keywords", {}) for function in functions]
+    selective = any(given.get("context_fn") is not None for given in keywords)
+    # With adapters under ZeRO-3 TRL takes the reentrant one, whatever was asked for.
+    reentrant = any(given.get("use_reentrant") for given in keywords)
+    # transformers wraps torch's function where inputs are to be saved on the host.
+    offloads = any(getattr(function, "func", None) is not checkpoint for function in functions)
+    kind = "selective" if selective else "offload" if offloads else "full"
+    return {"checkpointing": kind, "use_reentrant": reentrant}
 
 
 def _precision(trainer: Any, model: Any) -> dict[str, Any]:
     mixed = {"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision)
-    frozen_or_all = [p.dtype for p in model.parameters() if not p.requires_grad] or [
-        p.dtype for p in model.parameters()
-    ]
-    dtypes = sorted({str(dtype).removeprefix("torch.") for dtype in frozen_or_all if dtype.is_floating_point})
-    return {"autocast_dtype": mixed, "weights_dtype": "+".join(dtypes)}
+    frozen = [p.dtype for p in model.parameters() if not p.requires_grad]
+    # DeepSpeed's modules compute with copies of the weights that its optimizer steps on.
+    weights = frozen or master_dtypes(trainer.optimizer) or [p.dtype for p in model.parameters()]
+    trained = [p.dtype for p in model.parameters() if p.requires_grad]
+    scaler = trainer.accelerator.scaler
+    return {
+        "autocast_dtype": mixed,
+        "loss_is_scaled": scaler is not None and getattr(scaler, "_scale", None) is not None,  # made at the first use
+        "weights_dtype": _names(weights),
+        "adapters_dtype": _names(trained) if frozen else None,
+    }
+
+
+def _names(dtypes: Iterable[torch.dtype]) -> str:
+    return "+".join(sorted({str(dtype).removeprefix("torch.") for dtype in dtypes if dtype.is_floating_point}))
 
 
 def _optimizer(trainer: Any) -> dict[str, Any]:
-    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    optimizer = innermost(trainer.optimizer)
     defaults = getattr(optimizer, "defaults", {})
     name = getattr(trainer.args.optim, "value", str(trainer.args.optim))
     if name == "adamw_torch_fused" and not defaults.get("fused"):
@@ -72,24 +101,39 @@ def _optimizer(trainer: Any) -> dict[str, Any]:
         "optimizer": name,
         "optimizer_class": type(optimizer).__name__,
         "optimizer_state_dtypes": sorted({str(value.dtype).removeprefix("torch.") for value in state if value.dim()}),
+        "optimizer_moments_dtype": _moments_dtype(optimizer),
     }
+
+
+def _moments_dtype(optimizer: Any) -> str | None:
+    """The narrowest dtype of any moment. Of 8-bit state some is in fp32 all the same: small weights and embeddings."""
+    moments = [
+        value.dtype
+        for weight, state in optimizer.state.items()
+        for value in state.values()
+        if isinstance(value, torch.Tensor) and value.shape == weight.shape
+    ]
+    return str(min(moments, key=lambda dtype: dtype.itemsize)).removeprefix("torch.") if moments else None
 
 
 def _parameters(model: Any) -> dict[str, Any]:
     config = next(iter(getattr(model, "peft_config", {}).values()), None)
-    trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    trainable = sum(whole_size(p) for p in model.parameters() if p.requires_grad)
     return {
         "peft": config.peft_type.value.lower() if config is not None else "none",
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(whole_size(p) for p in model.parameters()),
         "trainable_parameters": trainable,
     }
 
 
-def _allocator() -> str | None:
-    """The settings of this process; on CUDA an expandable segment is looked for in the allocator itself."""
+def _allocator(device: torch.device) -> str | None:
+    """The settings of this process; on a GPU, real or simulated, an expandable segment is looked for in its memory."""
     settings = torch._C._accelerator_getAllocatorSettings() or None
-    if settings and "expandable_segments:True" in settings and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-        if segments and not any(segment.get("is_expandable") for segment in segments):
-            return "no expandable segments"
-    return settings
+    if device.type == "cpu":
+        return settings
+    segments = torch.get_device_module(device).memory_snapshot()
+    expands = any(segment.get("is_expandable") for segment in segments)
+    asked = settings is not None and "expandable_segments:True" in settings
+    if expands == asked or not segments:
+        return settings
+    return "expandable segments" if expands else "no expandable segments"

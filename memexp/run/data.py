@@ -9,39 +9,78 @@ import datasets
 
 from memexp.plan.lengths import length_distribution, length_rows
 from memexp.plan.plan import Plan
+from memexp.run import made_rows
 from memexp.run.refusal import Refused
 
 ASSETS = Path(__file__).parents[1] / "assets"
-# The shapes that TRL's SFTTrainer takes, each with the columns that it needs.
-SHAPES: tuple[tuple[str, ...], ...] = (("input_ids",), ("messages",), ("prompt", "completion"), ("text",))
+# For each kind of rows, the shapes that TRL's trainers take, each with the columns that it needs.
+SHAPES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "documents": (("input_ids",), *made_rows.DOCUMENTS),
+    "pairs": (("prompt", "chosen", "rejected"), ("chosen", "rejected")),
+    "prompts": (("prompt",),),
+}
+MADE = {
+    "pairs": "pairs are made from documents: a row's answer is chosen, the next row's is rejected",
+    "prompts": "prompts are made from documents: what comes before the answer",
+}
 
 
-def load_data(plan: Plan, vocab_size: int) -> datasets.Dataset:
+def load_data(plan: Plan, vocab_size: int, tokenizer: Any = None) -> datasets.Dataset:
     """The rows in the file's own order, with the columns that TRL knows. Raises Refused.
 
     `vocab_size` is that of the model: token ids beyond it are refused, since the embedding would read past its end.
+    `tokenizer` is needed for data=lengths where the trainer takes text.
     """
-    rows = _rows(plan.work.data, vocab_size)
+    data, kind = plan.work.data, plan.work.trainer.rows
+    rows = _rows(data, kind, vocab_size, tokenizer)
     if not rows:
-        raise Refused("invalid_data", f"{_where(plan.work.data)} has no rows.")
-    columns = _shape(plan.work.data, rows[0])
+        raise Refused("invalid_data", f"{_where(data)} has no rows.")
+    columns = _shape(data, rows[0], plan)
     for number, row in enumerate(rows, start=1):
         for column in columns:
-            problem = _problem(column, row.get(column), row, vocab_size)
+            problem = _problem(column, row.get(column), row, vocab_size) or _mixed(column, row, rows[0], columns)
             if problem:
-                where = f"{_where(plan.work.data)}, row {number}, column {column}"
-                raise Refused("invalid_data", f"{where}: {problem}.")
-    return datasets.Dataset.from_list([{column: row[column] for column in columns} for row in rows])
+                raise Refused("invalid_data", f"{_where(data)}, row {number}, column {column}: {problem}.")
+    if kind != "documents" and columns not in SHAPES[kind]:
+        return datasets.Dataset.from_list(_made(rows, kind, columns, data))
+    # A reward of the user's own may read any other column.
+    others = [name for name in rows[0] if name not in columns] if kind == "prompts" else []
+    return datasets.Dataset.from_list([{column: row.get(column) for column in (*columns, *others)} for row in rows])
 
 
-def _rows(data: dict[str, Any], vocab_size: int) -> list[dict[str, Any]]:
+def how_rows_are_made(plan: Plan) -> tuple[str, ...]:
+    """A note for the record where pairs or prompts are not the user's own."""
+    data, kind = plan.work.data, plan.work.trainer.rows
+    if kind == "documents":
+        return ()
+    first: dict[str, Any] = {}
+    if data["kind"] == "jsonl":
+        first = next(_read_jsonl(Path(data["path"]), data), {})
+    elif data["kind"] == "hub":
+        first = _hub_rows(data)[0]
+    own = any(all(column in first for column in columns) for columns in SHAPES[kind])
+    return () if own else (MADE[kind],)
+
+
+def _rows(data: dict[str, Any], kind: str, vocab_size: int, tokenizer: Any) -> list[dict[str, Any]]:
     if data["kind"] == "docstrings":
         return list(_read_jsonl(ASSETS / "docstrings.jsonl", {}))
     if data["kind"] == "jsonl":
         return list(_read_jsonl(Path(data["path"]), data))
     if data["kind"] == "lengths":
-        return _length_rows(data, vocab_size)
+        return _length_rows(data, kind, vocab_size, tokenizer)
     return _hub_rows(data)
+
+
+def _made(rows: list[dict[str, Any]], kind: str, columns: tuple[str, ...], data: dict[str, Any]) -> list[Any]:
+    halves = []
+    for number, row in enumerate(rows, start=1):
+        cut = made_rows.cut_in_two({column: row[column] for column in columns})
+        if cut is None:
+            where = f"{_where(data)}, row {number}, column {columns[0]}"
+            raise Refused("invalid_data", f"{where}: it is too short to be cut into a prompt and an answer.")
+        halves.append(cut)
+    return made_rows.pairs(halves) if kind == "pairs" else [{"prompt": prompt} for prompt, _ in halves]
 
 
 def _read_jsonl(path: Path, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -59,21 +98,33 @@ def _read_jsonl(path: Path, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Refused("invalid_data", f"{path}, line {number} is no JSON: {error}.") from error
         if not isinstance(row, dict):
             raise Refused(
                 "invalid_data", f"{path}, line {number} is a JSON {type(row).__name__}, not an object with columns."
             )
+        if "\\ud" in line.lower() and _has_half_a_character(row):
+            raise Refused("invalid_data", f"{path}, line {number} has half of a character (a surrogate).")
         yield _renamed(row, data.get("columns"))
+
+
+def _has_half_a_character(row: dict[str, Any]) -> bool:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _renamed(row: dict[str, Any], columns: dict[str, str] | None) -> dict[str, Any]:
     return {**row, **{ours: row.get(theirs) for ours, theirs in (columns or {}).items()}}
 
 
-def _length_rows(data: dict[str, Any], vocab_size: int) -> list[dict[str, Any]]:
+def _length_rows(data: dict[str, Any], kind: str, vocab_size: int, tokenizer: Any) -> list[dict[str, Any]]:
     try:
+        if kind != "documents":
+            return made_rows.rows_of_lengths(data, kind, tokenizer)
         distribution = length_distribution(data["distribution"], data)
         return length_rows(data["rows"], distribution, seed=data["seed"], vocab_size=vocab_size)
     except ValueError as error:
@@ -89,22 +140,25 @@ def _hub_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
     return [_renamed(dict(row), data["columns"]) for row in dataset]
 
 
-def _shape(data: dict[str, Any], row: dict[str, Any]) -> tuple[str, ...]:
+def _shape(data: dict[str, Any], row: dict[str, Any], plan: Plan) -> tuple[str, ...]:
+    kind = plan.work.trainer.rows
+    shapes = SHAPES[kind] if kind == "documents" else (*SHAPES[kind], *made_rows.DOCUMENTS)
     mapped = data.get("columns") or {}
     for ours, theirs in mapped.items():
         if theirs not in row:
             there = ", ".join(name for name in row if name not in mapped)
             raise Refused("invalid_data", f"{_where(data)} has no column {theirs} to read as {ours}; it has {there}.")
-    for columns in SHAPES:
+    for columns in shapes:
         # A column that the user named decides what the rows are.
         named = not mapped or any(ours in (*columns, "labels") for ours in mapped)
         if named and all(column in row for column in columns):
             return (*columns, "labels") if columns == ("input_ids",) and "labels" in row else columns
-    wanted = "; ".join(" and ".join(columns) for columns in SHAPES)
+    wanted = "; ".join(" and ".join(columns) for columns in shapes)
+    example = shapes[-1 if kind == "documents" else 0][0]
     raise Refused(
         "invalid_data",
-        f"{_where(data)} has the columns {', '.join(row) or 'none'}; trainer=sft takes one of: {wanted}. "
-        "Name yours with data.columns.text=NAME.",
+        f"{_where(data)} has the columns {', '.join(row) or 'none'}; trainer={plan.work.trainer.name} takes "
+        f"one of: {wanted}. Name yours with data.columns.{example}=NAME.",
     )
 
 
@@ -118,6 +172,15 @@ def _problem(column: str, value: Any, row: dict[str, Any], vocab_size: int) -> s
     if isinstance(value, str):
         return None if column != "messages" else "messages is a list of {role, content}"
     return _messages_problem(value)
+
+
+def _mixed(column: str, row: dict[str, Any], first: dict[str, Any], columns: tuple[str, ...]) -> str | None:
+    """TRL asks the first row alone whether all are texts or conversations."""
+    if column in ("input_ids", "labels", "messages"):
+        return None
+    names = {True: "text", False: "a list of messages"}
+    here, there = isinstance(row[column], str), isinstance(first[columns[0]], str)
+    return None if here == there else f"it is {names[here]}, where row 1 has {names[there]} as {columns[0]}"
 
 
 def _tokens_problem(column: str, value: Any, row: dict[str, Any], vocab_size: int) -> str | None:

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,8 +14,11 @@ from memexp.measure.counters import Counter, CudaCounter
 from memexp.measure.device import DeviceSampler, foreign_processes, gpu_facts
 from memexp.measure.live_bytes import LiveBytes
 from memexp.measure.speed import StepClock
+from memexp.measure.trace import cuda_trace, kept_trace, traces_folder
 from memexp.plan.plan import Plan
+from memexp.results.format import bytes_text
 from memexp.results.record import Simulation
+from memexp.run.distributed import this_rank
 
 METERED_STEPS = "steps on the CPU take longer under the memory meter, the more ops the longer"
 # What a simulated GPU says and nobody measured: dotted names of the record's fields.
@@ -39,6 +43,9 @@ PREDICTED = (
     "data.hours_per_epoch",
 )
 
+# On the CPU: what a GPU's allocator would reserve for the tensors that are counted.
+PREDICTED_ON_CPU = ("memory.peak_reserved_bytes",)
+
 
 @dataclass
 class Device:
@@ -53,38 +60,50 @@ class Device:
     notes: Callable[[], tuple[str, ...]] = tuple
     predicted: tuple[str, ...] = ()
     simulation: Callable[[], Simulation | None] = lambda: None
+    trace: Callable[[Path], AbstractContextManager[None]] | None = None
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
         """The device of a plan's backend."""
         backends = {"cuda": cls._cuda, "simulate": cls._simulated, "cpu": cls._cpu}
-        return backends[plan.work.backend](plan)
+        device = backends[plan.work.backend](plan)
+        if (folder := traces_folder()) is not None and device.trace is not None:
+            device.around = (*device.around, device.trace(folder / f"{plan.id}.json.gz"))
+        return device
 
     @classmethod
     def _cpu(cls, plan: Plan) -> Self:
         torch.set_num_threads(plan.work.threads)
-        live = LiveBytes()
+        live = LiveBytes(alloc_conf=plan.work.env.get("PYTORCH_ALLOC_CONF") or "")
         return cls(
-            live, StepClock(live.synchronize), around=(live,), facts={"gpu": None}, notes=lambda: (METERED_STEPS,)
+            live,
+            StepClock(live.synchronize),
+            around=(live,),
+            facts={"gpu": None},
+            notes=lambda: (METERED_STEPS,),
+            predicted=PREDICTED_ON_CPU,
         )
 
     @classmethod
     def _cuda(cls, plan: Plan) -> Self:
-        uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+        index = this_rank()
+        torch.cuda.set_device(index)
+        uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
         # Before CUDA is in use here: in a container this process would look foreign to itself afterwards.
         foreign = foreign_processes(uuid)
-        counter = CudaCounter(0)
+        counter = CudaCounter(index)
         facts = gpu_facts(uuid) or {}
-        gpu, driver = facts.get("name", torch.cuda.get_device_name(0)), facts.get("driver")
+        gpu, driver = facts.get("name", torch.cuda.get_device_name(index)), facts.get("driver")
         sampler = DeviceSampler(uuid)
         return cls(
             counter,
             StepClock(counter.synchronize, lambda: torch.cuda.Event(enable_timing=True)),  # type: ignore[no-untyped-call]
-            build_on="cuda",
+            build_on=f"cuda:{index}",
             around=(sampler,),
             sampler=sampler,
             facts={"gpu": gpu, "driver": driver, "foreign_processes": foreign},
+            trace=cuda_trace,
         )
 
     @classmethod
@@ -93,17 +112,24 @@ class Device:
         from memexp.simulate.gpu import SimulatedGPU
 
         assert plan.work.gpu is not None
+        torch.set_num_threads(plan.work.threads)  # small integers are all that is computed; more would be in the way
         conf = plan.work.env.get("PYTORCH_ALLOC_CONF") or ""
-        gpu = SimulatedGPU(plan.work.gpu, alloc_conf=conf, log_events=False)
+        offloads, traced = bool(plan.work.trainer.args.get("activation_offloading")), traces_folder() is not None
+        gpu = SimulatedGPU(plan.work.gpu, alloc_conf=conf, bounds_reserved=offloads, log_events=traced)
         counter = SimulatedCounter(gpu)
 
         def simulation() -> Simulation:
             coverage = gpu.coverage
-            return Simulation(coverage.known_fraction, tuple(sorted(gpu.unknown_ops)), gpu.rule_branches)
+            at_most = counter.late_reserved_bytes
+            return Simulation(coverage.known_fraction, tuple(sorted(gpu.unknown_ops)), gpu.rule_branches, at_most)
 
         def notes() -> tuple[str, ...]:
             unknown = [name.removeprefix("aten::_") for name in gpu.unknown_ops]
-            return (f"approximate: the scratch memory of {' and '.join(unknown)} is not known",) if unknown else ()
+            said = [f"approximate: the scratch memory of {' and '.join(unknown)} is not known"] if unknown else []
+            if counter.streams_matter:
+                at_most = bytes_text(counter.late_reserved_bytes or 0)
+                said.append(f"up to {at_most} reserved where copies to the host end late")
+            return tuple(said)
 
         return cls(
             counter,
@@ -114,6 +140,7 @@ class Device:
             notes=notes,
             predicted=PREDICTED,
             simulation=simulation,
+            trace=lambda path: kept_trace(path, gpu.snapshot),
         )
 
     def building(self) -> AbstractContextManager[Any]:

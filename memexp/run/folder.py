@@ -1,6 +1,7 @@
 """Open the folder of a sweep: a new one, or one of that name to go on with. It never mixes two sweeps."""
 
 import fcntl
+import os
 import re
 import secrets
 from collections.abc import Iterator, Sequence
@@ -17,16 +18,20 @@ from memexp.plan import conf
 from memexp.plan.make import cell_name
 from memexp.plan.plan import Plan, PlanError
 from memexp.plan.values import select, show
-from memexp.results.store import read_sweep, write_atomically, write_sweep
+from memexp.results.store import read_sweep, write_plan, write_sweep
 from memexp.results.sweep import Axis, Sweep, SweepFolder
 
+# What a sweep that was ended before it had written its sweep.json may have left.
+_OURS = (".lock", ".outcomes", "cells", "wandb")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def open_folder(cfg: DictConfig, plans: Sequence[Plan]) -> tuple[Sweep, SweepFolder, list[Plan]]:
+@contextmanager
+def open_folder(cfg: DictConfig, plans: Sequence[Plan]) -> Iterator[tuple[Sweep, SweepFolder, list[Plan]]]:
     """The sweep, its folder, and its cells without repeats, each with its plan.json written.
 
-    Raises PlanError where `sweep=` names no possible folder, or one whose sweep was over other axes or other values.
+    The folder is held until the block ends. Raises PlanError where another process holds it, or where `sweep=` names no
+    possible folder, or one whose sweep was over other axes or other values.
     """
     results = Path(str(cfg.results_dir)).resolve()
     unique = list({plan.id: plan for plan in reversed(plans)}.values())[::-1]
@@ -36,21 +41,53 @@ def open_folder(cfg: DictConfig, plans: Sequence[Plan]) -> tuple[Sweep, SweepFol
     unique = [replace(plan, name=cell_name(plan, names), flags=flags) for plan in unique]
     baseline = _baseline(cfg.baseline, axes)
     folder = SweepFolder(_choose(results, cfg.sweep))
+    with only_run(folder):
+        sweep = _written(folder, unique, axes, baseline)
+        yield sweep, folder, unique
+
+
+def _written(
+    folder: SweepFolder, plans: Sequence[Plan], axes: tuple[Axis, ...], baseline: dict[str, Any] | None
+) -> Sweep:
+    names = [axis.name for axis in axes]
     sweep = Sweep(
         name=folder.path.name,
         axes=axes,
-        cells=tuple(plan.id for plan in unique),
+        cells=tuple(plan.id for plan in plans),
         fixed={key: value for key, value in plans[0].choices.items() if key not in names},
         baseline=baseline,
         command=resume_command(folder.path.name),
     )
     if folder.sweep_json.exists():
-        sweep = _continued(sweep, read_sweep(folder), folder)
-    for plan in unique:
-        folder.cell(plan.id).mkdir(parents=True, exist_ok=True)
-        write_atomically(folder.plan(plan.id), plan.to_json() + "\n")
+        sweep = _continued(sweep, _read_sweep(folder), folder)
     write_sweep(folder, sweep)
-    return sweep, folder, unique
+    _make_newest(folder)
+    for plan in plans:
+        folder.cell(plan.id).mkdir(parents=True, exist_ok=True)
+        write_plan(folder, plan)
+    return sweep
+
+
+def _read_sweep(folder: SweepFolder) -> Sweep:
+    try:
+        return read_sweep(folder)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise PlanError(f"{folder.sweep_json} is damaged ({error}). Type another sweep=NAME.") from error
+
+
+def _make_newest(folder: SweepFolder) -> None:
+    """`last` is the sweep that was started last, also where the clock was set back since another one was."""
+    times = [path.stat().st_mtime_ns for path in folder.path.parent.glob("*/sweep.json") if path != folder.sweep_json]
+    if max(times, default=0) >= folder.sweep_json.stat().st_mtime_ns:
+        os.utime(folder.sweep_json, ns=(max(times) + 1_000_000, max(times) + 1_000_000))
+
+
+def in_running_order(plans: Sequence[Plan]) -> list[Plan]:
+    """Grid order, but all cells of one seed before those of the next: what drifts while a sweep runs, drifts in every
+    configuration alike, and an interrupted sweep has each configuration once before any has it twice.
+    """
+    seeds = {seed: place for place, seed in enumerate(dict.fromkeys(plan.work.seed for plan in plans))}
+    return sorted(plans, key=lambda plan: seeds[plan.work.seed])
 
 
 def _axes(plans: Sequence[Plan]) -> tuple[Axis, ...]:
@@ -81,7 +118,7 @@ def _default(plans: Sequence[Plan], key: str) -> Any:
 
 def _choose(results: Path, name: Any) -> Path:
     if name is None:
-        return _new_folder(results)
+        return new_folder(results)
     if name == "last":
         finished = sorted(results.glob("*/sweep.json"), key=lambda path: path.stat().st_mtime_ns)
         if not finished:
@@ -93,10 +130,13 @@ def _choose(results: Path, name: Any) -> Path:
         )
     folder = results / str(name)
     _make(folder)
+    if not (folder / "sweep.json").exists() and any(path.name not in _OURS for path in folder.iterdir()):
+        raise PlanError(f"sweep={name}: {folder} is there and is no sweep. Type another sweep=NAME.")
     return folder
 
 
-def _new_folder(results: Path) -> Path:
+def new_folder(results: Path) -> Path:
+    """A folder that is there and nobody else's, named after this second. Raises PlanError where none can be made."""
     _make(results)
     while True:
         folder = results / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
@@ -110,7 +150,11 @@ def _new_folder(results: Path) -> Path:
 @contextmanager
 def only_run(folder: SweepFolder) -> Iterator[None]:
     """Hold the sweep's folder while its cells run. Raises PlanError where another process holds it."""
-    with open(folder.path / ".lock", "w", encoding="utf-8") as lock:
+    try:
+        lock = open(folder.path / ".lock", "a", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise PlanError(f"{folder.path} cannot be written ({error.strerror}). Type results_dir=FOLDER.") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -1,132 +1,144 @@
-"""TRL's own trainer, with a meter at each edge. It looks where it must and changes nothing that is computed."""
+"""TRL's own trainer, with a meter at each edge. It looks where it must and changes nothing that is computed.
+
+What differs between trainers is what they are given: documents, pairs, or prompts to sample from. Where the rows are
+prepared or sampled, each kind has a class here; the steps have one.
+"""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
 
-from memexp.measure.memory import MemoryMeter
-from memexp.measure.speed import StepClock
-from memexp.measure.tokens import BatchCount, CountingCollator
-from memexp.run.budget import Steps
-from memexp.run.prepared import has_something_to_learn, row_lengths
+from memexp.measure.tokens import count_completions
+from memexp.run.meters import Meters
+from memexp.run.prepared import document_lengths, has_something_to_learn, has_something_to_prefer, pair_lengths
 from memexp.run.refusal import Refused
-
-OnStep = Callable[[str, int], None]
-
-
-class Meters:
-    """What one run fills. `on_step(phase, step)` is told when a step begins, from 1."""
-
-    def __init__(self, memory: MemoryMeter, clock: StepClock, on_step: OnStep) -> None:
-        self.memory, self.clock, self.on_step = memory, clock, on_step
-        self.collator: CountingCollator | None = None
-        self.on_tokenised: Callable[[Any], None] = lambda rows: None
-        self.counting = True  # off for a step that is no part of the run
-        self.steps = Steps(0, 0, 0)
-        self.tokenised_lengths: list[int] = []  # of the rows before anything was cut or packed
-        self.batch_keys: tuple[str, ...] = ()
-        self.losses: list[float] = []
-        self.counts: list[list[BatchCount]] = []  # for each step, a count of each of its batches
-        self.step = 0
-        self._step_loss: torch.Tensor | None = None
-        self._step_counts: list[BatchCount] = []
-
-    def tokenised(self, rows: Any) -> None:
-        self.tokenised_lengths = row_lengths(rows)
-        self.on_tokenised(rows)
-
-    def begin(self, steps: Steps) -> None:
-        self.steps = steps
-        self._begin_step()
-
-    def batch_trained(self, loss: torch.Tensor) -> None:
-        if not self.counting:
-            return
-        # transformers adds up the losses of a step's batches, each divided by their number already.
-        self._step_loss = loss if self._step_loss is None else self._step_loss + loss
-        assert self.collator is not None
-        count = self.collator.pop()
-        if count is not None:
-            self._step_counts.append(count)
-
-    def end_step(self) -> None:
-        phase = self._phase()
-        self.clock.end_step()
-        self.memory.step_done(self.step, phase)
-        assert self._step_loss is not None
-        self.losses.append(self._step_loss.item())
-        self.counts.append(self._step_counts)
-        self._step_loss, self._step_counts = None, []
-        if self.step == self.steps.total or self.step == self.steps.unmeasured:
-            self.memory.leave(phase)
-        if self.step < self.steps.total:
-            self._begin_step()
-
-    def _begin_step(self) -> None:
-        self.step += 1
-        phase = self._phase()
-        if self.step == 1 or self.step == self.steps.unmeasured + 1:
-            self.memory.enter(phase)
-        self.on_step(phase, self.step)
-        if phase == "measured":
-            # From the end of the step before: fetching the batch and logging are part of what a step takes.
-            self.clock.begin_step()
-
-    def _phase(self) -> str:
-        return "warmup" if self.step <= self.steps.unmeasured else "measured"
+from memexp.run.sharding import innermost
 
 
-def metered(base: Any, meters: Meters) -> Any:
-    """A subclass of TRL's trainer `base` that reports to `meters`, under the same name."""
+def metered(base: Any, meters: Meters, rows: str = "documents") -> Any:
+    """A subclass of TRL's trainer `base` that reports to `meters`, under the same name. `rows` is what it is given."""
+    kinds: dict[str, type[_Steps]] = {"documents": _Documents, "pairs": _Pairs, "prompts": _Prompts}
+    kind = kinds[rows]
+    if rows == "prompts" and "compute_loss" not in vars(base):
+        kind = _PromptsInOneStep
+    return type(base.__name__, (kind, base), {"meters": meters})
 
-    class Metered(base):  # type: ignore[misc]
-        def _prepare_dataset(
-            self, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, dataset_name: str
-        ) -> Any:
-            prepare = super()._prepare_dataset
-            if "input_ids" not in dataset.column_names or "labels" not in dataset.column_names:
-                # Tokenise first with nothing cut, to know what there was; TRL then skips what is tokenised already.
-                whole_args = copy.copy(args)
-                whole_args.max_length, whole_args.shuffle_dataset = None, False
-                dataset = prepare(dataset, processing_class, whole_args, False, formatting_func, dataset_name)
-            meters.tokenised(dataset)
-            if not has_something_to_learn(dataset):
-                raise Refused("invalid_data", "there is nothing to learn: no row has a second token with a label.")
-            return prepare(dataset, processing_class, args, packing, None, dataset_name)
 
-        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-            with meters.memory.phase("forward"), meters.clock.phase("forward"):
-                loss = super().compute_loss(*args, **kwargs)
-            meters.memory.enter("backward")
-            meters.clock.enter("backward")
-            return loss
+class _Steps:
+    meters: Meters
 
-        def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-            meters.batch_keys = meters.batch_keys or tuple(inputs)
-            loss: torch.Tensor = super().training_step(model, inputs, *args, **kwargs)
-            meters.memory.leave("backward")
-            meters.clock.leave("backward")
-            meters.batch_trained(loss)
-            if self.accelerator.sync_gradients:
-                # Clipping is the optimizer's: it comes after the last backward, and holds every gradient.
-                meters.memory.enter("optimizer")
-                meters.clock.enter("optimizer")
-            return loss
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self.meters.batch_keys = self.meters.batch_keys or tuple(inputs)
+        with self.meters.phase("forward"):
+            loss = super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        self.meters.enter("backward")
+        return loss
 
-    Metered.__name__ = Metered.__qualname__ = base.__name__
-    return Metered
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        if self.accelerator.sync_gradients:  # type: ignore[attr-defined]
+            # Clipping is the optimizer's: it comes after the last backward, and holds every gradient.
+            self.meters.optimizer_begins()
+        else:
+            self.meters.leave("backward")
+        self.meters.batch_trained(loss)
+        return loss
+
+
+class _Documents(_Steps):
+    def _prepare_dataset(
+        self, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, dataset_name: str
+    ) -> Any:
+        prepare = super()._prepare_dataset  # type: ignore[misc]
+        if "input_ids" not in dataset.column_names or "labels" not in dataset.column_names:
+            # Tokenise first with nothing cut, to know what there was; TRL then skips what is tokenised already.
+            dataset = prepare(
+                dataset, processing_class, _uncut(args, shuffle_dataset=False), False, formatting_func, dataset_name
+            )
+        self.meters.tokenised(dataset, document_lengths(dataset))
+        if not has_something_to_learn(dataset):
+            raise Refused("invalid_data", "there is nothing to learn: no row has a second token with a label.")
+        return prepare(dataset, processing_class, args, packing, None, dataset_name)
+
+
+class _Pairs(_Steps):
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
+        prepare = super()._prepare_dataset  # type: ignore[misc]
+        if "chosen_ids" not in dataset.column_names:
+            dataset = prepare(dataset, processing_class, _uncut(args), dataset_name)
+            ids = [name for name in ("prompt_ids", "chosen_ids", "rejected_ids") if name in dataset.column_names]
+            # A margin is part of a reward's loss.
+            dataset = dataset.select_columns([*ids, *(["margin"] if "margin" in dataset.column_names else [])])
+        self.meters.tokenised(dataset, pair_lengths(dataset))
+        if not has_something_to_prefer(dataset):
+            raise Refused("invalid_data", "there is nothing to learn: chosen and rejected are the same in every row.")
+        if "prompt_ids" not in dataset.column_names:
+            return prepare(dataset, processing_class, args, dataset_name)
+        # DPO tokenises whatever it is given, so the rest of what it does is said here again: trl 1.16 drops the rows
+        # whose prompt alone fills max_length, where it keeps the start.
+        if args.max_length is None or args.truncation_mode != "keep_start":
+            return dataset
+        return dataset.filter(lambda row: len(row["prompt_ids"]) < args.max_length)
+
+
+class _Prompts(_Steps):
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        with self.meters.phase("generation"):
+            return super()._generate(*args, **kwargs)  # type: ignore[misc]
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self.meters.sampled(inputs)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+class _PromptsInOneStep(_Prompts):
+    """trl 1.16, OnlineDPOTrainer: its training_step samples, takes the loss and goes backward without compute_loss."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        sampled = super()._generate(*args, **kwargs)
+        prompt_ids, prompt_mask, completion_ids, completion_mask, *_ = sampled
+        longest: int = self.max_length  # type: ignore[attr-defined]
+        cut = max(0, prompt_ids.size(1) + completion_ids.size(1) - longest)  # from the left, as _forward does
+        self.meters.counted(count_completions(prompt_mask[:, cut:], completion_mask))
+        self.meters.enter("forward")
+        return sampled
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        accelerator: Any = self.accelerator  # type: ignore[attr-defined]
+        backward = accelerator.backward
+
+        def metered_backward(*arguments: Any, **keywords: Any) -> None:
+            self.meters.leave("forward")
+            self.meters.enter("backward")
+            backward(*arguments, **keywords)
+
+        accelerator.backward = metered_backward
+        try:
+            return super().training_step(*args, **kwargs)
+        finally:
+            del accelerator.backward
+
+
+def _uncut(args: Any, **more: Any) -> Any:
+    whole = copy.copy(args)
+    whole.max_length = None
+    for name, value in more.items():
+        setattr(whole, name, value)
+    return whole
 
 
 class StepEdges(transformers.TrainerCallback):  # type: ignore[misc]
-    """Tells the meters where a step of the training loop ends."""
+    """Tells the meters where a step of the training loop ends, and where an optimizer steps by itself."""
 
     def __init__(self, meters: Meters) -> None:
         self.meters = meters
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        optimizer = innermost(kwargs["optimizer"])
+        optimizer.register_step_pre_hook(lambda *_: self.meters.optimizer_begins())
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.meters.memory.leave("optimizer")
-        self.meters.clock.leave("optimizer")
+        self.meters.leave("optimizer")
         self.meters.end_step()

@@ -1,5 +1,6 @@
 """The worker's word on where it is: one small file beside the plan, which any process on the machine may read."""
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ class Progress(Frozen):
 
 
 def write_progress(path: Path, progress: Progress) -> None:
-    """Replace the file at once, so that no reader sees half of it."""
+    """Replace the file at once, so that no reader sees half of it. A full disk is no reason to end a cell over it."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(progress.to_json(), encoding="utf-8")
-    os.replace(temporary, path)
+    with contextlib.suppress(OSError):
+        temporary.write_text(progress.to_json(), encoding="utf-8")
+        os.replace(temporary, path)
 
 
 def read_progress(path: Path) -> Progress | None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -12,8 +11,8 @@ from memexp.measure.memory import MemoryMeter
 from memexp.measure.speed import rates
 from memexp.measure.tokens import total
 from memexp.results.record import CATEGORIES, Data, Loss, Memory, Oom, Speed
-from memexp.run.metered import Meters
-from memexp.run.prepared import describe_data, row_lengths
+from memexp.run.meters import Meters
+from memexp.run.prepared import RowLengths, describe_data
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -37,15 +36,14 @@ def speed_fields(meters: Meters) -> Speed:
     return Speed(step_seconds=seconds, phases=meters.clock.phases(), **rates(seconds, counts))
 
 
-def data_fields(meters: Meters, trainer: Any, rows_in: int | None, packing: str, real_rate: float | None) -> Data:
-    """What the prepared dataset holds and what this run trained on; what was not reached is None.
-
-    `real_rate` is real tokens a second over the measured steps.
-    """
-    if trainer is None or rows_in is None:
+def data_fields(
+    meters: Meters, rows_in: int | None, prepared: RowLengths | None, packing: str, max_length: int | None
+) -> Data:
+    """What the prepared dataset holds and what this run trained on; what was not reached is None."""
+    if prepared is None or rows_in is None:
         return Data(rows_in=rows_in)
-    lengths = row_lengths(trainer.train_dataset)
-    described = describe_data(rows_in, meters.tokenised_lengths, lengths, packing, trainer.args.max_length)
+    before = meters.before
+    described = describe_data(rows_in, before.tokens, prepared.tokens, packing, max_length, before.widths)
     counted = total(count for step in meters.counts for count in step)
     per_epoch = meters.steps.per_epoch
     return Data(
@@ -55,8 +53,19 @@ def data_fields(meters: Meters, trainer: Any, rows_in: int | None, packing: str,
         steps=len(meters.counts),
         epochs=len(meters.counts) / per_epoch if per_epoch else None,
         steps_per_epoch=per_epoch or None,
-        hours_per_epoch=described["kept_tokens"] / real_rate / 3600 if real_rate else None,
+        hours_per_epoch=_epoch_hours(meters, described["kept_tokens"]),
     )
+
+
+def _epoch_hours(meters: Meters, kept_tokens: int) -> float | None:
+    """An epoch's tokens by the rate of the measured steps; where tokens are sampled, its steps by their seconds."""
+    seconds = meters.clock.step_seconds
+    if not seconds:
+        return None
+    if meters.samples_what_it_trains_on:
+        return meters.steps.per_epoch * sum(seconds) / len(seconds) / 3600
+    rate = speed_fields(meters).real_tokens_per_second
+    return kept_tokens / rate / 3600 if rate else None
 
 
 def loss_fields(losses: Sequence[float]) -> Loss:
@@ -86,7 +95,9 @@ def oom_fields(error: BaseException, memory: MemoryMeter) -> Oom:
     free = getattr(error, "free_bytes", None)
     free = _bytes_after(r"of which ", said) if free is None else free
     short = requested - free if requested is not None and free is not None else None
-    return Oom(memory.current_phase, memory.current_step, requested, free, short)
+    # Its own forward and backward are no step of the training.
+    phase = "worst_case" if "worst_case" in memory.open_phases else memory.current_phase
+    return Oom(phase, memory.current_step, requested, free, short)
 
 
 def _bytes_after(words: str, text: str) -> int | None:

@@ -21,16 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from memexp.plan.plan import Plan
-from memexp.run.environment import ALLOCATOR_VARIABLES, QUIET, worker_changes
+from memexp.run.cluster import scheduler_job
+from memexp.run.environment import ALLOCATOR_VARIABLES, QUIET, without_keys, worker_changes
 
 # In the environment, so that the processes of any Hydra launcher on this machine find it.
 ADDRESS_VARIABLE = "MEMEXP_WARM_SERVER"
+_JOB_VARIABLE = "MEMEXP_WARM_SERVER_OF"
+# What importing may take on a cold network disk. A server that has not forked by then hangs, and is not asked again.
+START_SECONDS = 300.0
 
 
 def server_address() -> str | None:
     """The socket of the sweep's server, or None where there is none (or where its socket is on another machine)."""
     address = os.environ.get(ADDRESS_VARIABLE)
-    return address if address and Path(address).exists() else None
+    # A job of a cluster runs in what it was allotted, and not in a server beside the sweep that submitted it.
+    is_ours = os.environ.get(_JOB_VARIABLE) == str(scheduler_job())
+    return address if address and is_ours and Path(address).exists() else None
 
 
 @contextmanager
@@ -53,17 +59,30 @@ def warm_server(plans: Sequence[Plan]) -> Iterator[None]:
         server = _start_server(listener, ours, sorted({plan.work.model.model_type for plan in warm}))
         listener.close()
         os.close(ours)
-        os.environ[ADDRESS_VARIABLE] = address
         try:
-            yield
+            with advertised(address):
+                yield
         finally:
-            del os.environ[ADDRESS_VARIABLE]
             os.close(theirs)
             try:
                 server.wait(2)  # it may still be importing, and then has no cell to end
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
+
+
+@contextmanager
+def advertised(address: str) -> Iterator[None]:
+    """Have the processes of this sweep find the server at `address`."""
+    before = {name: os.environ.get(name) for name in (ADDRESS_VARIABLE, _JOB_VARIABLE)}
+    os.environ |= {ADDRESS_VARIABLE: address, _JOB_VARIABLE: str(scheduler_job())}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 class WarmServerGone(OSError):
@@ -76,9 +95,10 @@ class WarmProcess:
     Raises OSError where there is no server to ask.
     """
 
-    def __init__(self, address: str, plan: Plan, plan_path: Path) -> None:
+    def __init__(self, address: str, plan: Plan, plan_path: Path, gpus: Sequence[str] = ()) -> None:
         log = plan_path.with_name("log.txt")
-        request = {"plan": str(plan_path), "log": str(log), "environment": worker_changes(plan)}
+        request = {"plan": str(plan_path), "log": str(log), "environment": worker_changes(plan, gpus)}
+        self._address = address
         self._socket = socket.socket(socket.AF_UNIX)
         self._received = b""
         try:
@@ -95,8 +115,11 @@ class WarmProcess:
         Raises WarmServerGone.
         """
         try:
+            self._socket.settimeout(START_SECONDS)
             self._pid = self._answer()["pid"]
         except OSError as error:
+            if isinstance(error, TimeoutError):
+                Path(self._address).unlink(missing_ok=True)  # so that no other cell waits for it as long
             self._close()
             raise WarmServerGone from error
         self._socket.settimeout(timeout_seconds)
@@ -123,6 +146,11 @@ class WarmProcess:
                 self._answer()
         self._close()
 
+    def end(self) -> None:
+        """End it from another thread than the one that waits for it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # the server sees it too, and ends the cell's group
+
     def _end_group(self) -> None:
         assert self._pid is not None
         with contextlib.suppress(ProcessLookupError):
@@ -145,12 +173,15 @@ class WarmProcess:
 
 def _start_server(listener: socket.socket, alive: int, model_types: Sequence[str]) -> "subprocess.Popen[bytes]":
     # A cell's allocator settings are its own; torch reads these once a process, so the server must not have them.
-    environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_VARIABLES}
+    environment = {name: value for name, value in without_keys(os.environ).items() if name not in ALLOCATOR_VARIABLES}
     environment |= QUIET | {"HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "memexp.run.warm_server", str(listener.fileno()), str(alive), *model_types]
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
+        # What a library says when it is imported is no cell's; where importing fails, the cell's own log says so.
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         pass_fds=(listener.fileno(), alive),
         env=environment,
         start_new_session=True,  # Ctrl-C is for the parent, which then ends the cells in its own order

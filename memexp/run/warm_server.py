@@ -17,6 +17,9 @@ from typing import Any, NoReturn
 
 from memexp.run.worker import main as work
 
+# A parent that was stopped between connecting and asking must not hold up the cells of others.
+_REQUEST_SECONDS = 10
+
 # What a TRL job imports only when it first needs it: seconds a cell, if each fork pays for them again.
 _LAZY = (
     "torch",
@@ -78,8 +81,10 @@ class Server:
 
     def _fork(self, connection: socket.socket) -> None:
         try:
+            connection.settimeout(_REQUEST_SECONDS)
             request: dict[str, Any] = json.loads(connection.makefile("r", encoding="utf-8").readline())
-        except ValueError:
+            connection.settimeout(None)
+        except (ValueError, OSError):
             connection.close()
             return
         pid = os.fork()

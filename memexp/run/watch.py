@@ -1,4 +1,4 @@
-"""Watch a sweep's folder while its cells run: a live line on a terminal, one line a finished cell elsewhere.
+"""Watch a sweep's folder while its cells run: live lines on a terminal, one line a finished cell elsewhere.
 
 It reads files alone, so it works under any launcher. It also tells W&B's exporter of each cell that has finished.
 """
@@ -10,8 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from memexp.plan.plan import Plan
 from memexp.results.format import bytes_text, rate_text, seconds_text
@@ -21,6 +23,7 @@ from memexp.run.progress import read_progress
 
 CellDone = Callable[[Path, dict[str, Any]], None]
 _POLL_SECONDS = 0.2
+_MOST_LINES = 8  # of running cells, below the bar
 
 
 class Watch:
@@ -33,16 +36,15 @@ class Watch:
         self._ran = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memexp-watch", daemon=True)
-        self._live = _live_progress(console) if console.is_terminal else None
-        self._task: TaskID | None = None
+        self._bar = _bar(console)
+        self._task = self._bar.add_task("", total=len(self.plans), completed=0, left="")
+        self._live = Live(console=console, transient=True, auto_refresh=True) if console.is_terminal else None
 
     def __enter__(self) -> Self:
         self._look(announce=False)
         if self._live is not None:
             self._live.start()
-            self._task = self._live.add_task(
-                "starting", total=len(self.plans), completed=len(self.plans) - len(self._open), left=""
-            )
+            self._show_running()
         self._thread.start()
         return self
 
@@ -62,10 +64,12 @@ class Watch:
     def _look(self, announce: bool) -> None:
         for plan in list(self._open.values()):
             path = self.folder.record(plan.id)
+            if not path.exists():
+                continue
             try:
                 record = Record.read(path)
             except (OSError, TypeError, ValueError):
-                continue  # not there yet; what is there and damaged is named when the sweep ends
+                continue  # what is there and damaged is named when the sweep ends
             del self._open[plan.id]
             self.on_done(path, {"choices": plan.choices, **plan.work.to_dict()})
             if announce:
@@ -81,12 +85,18 @@ class Watch:
         console.print(line, markup=False, highlight=False)
 
     def _show_running(self) -> None:
-        if self._live is None or self._task is None:
+        if self._live is None:
             return
-        running = [(plan, read_progress(self.folder.progress(plan.id))) for plan in self._open.values()]
-        now = "; ".join(_where(plan, progress) for plan, progress in running if progress is not None)
+        running = [(plan, read_progress(self.folder.progress(plan.id))) for plan in list(self._open.values())]
+        now = [_where(plan, progress) for plan, progress in running if progress is not None]
         done = len(self.plans) - len(self._open)
-        self._live.update(self._task, completed=done, description=now or "starting", left=self._time_left())
+        # One cell stands beside the bar; several take a line each below it.
+        alone = now[0] if len(now) == 1 else f"{len(now)} running" if now else "starting"
+        self._bar.update(self._task, completed=done, description=alone, left=self._time_left())
+        below = now[:_MOST_LINES] if len(now) > 1 else []
+        more = [f"and {len(now) - len(below)} more"] if below and len(now) > len(below) else []
+        lines = (Text(f"    {line}", no_wrap=True, overflow="ellipsis") for line in (*below, *more))
+        self._live.update(Group(self._bar, *lines))
 
     def _time_left(self) -> str:
         if self._ran == 0 or not self._open:
@@ -95,7 +105,7 @@ class Watch:
         return f"about {seconds_text(seconds)} left"
 
 
-def _live_progress(console: Console) -> Progress:
+def _bar(console: Console) -> Progress:
     return Progress(
         SpinnerColumn(),
         MofNCompleteColumn(),
@@ -104,7 +114,7 @@ def _live_progress(console: Console) -> Progress:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}", markup=False),
         console=console,
-        transient=True,
+        auto_refresh=False,  # the live display around it draws
     )
 
 

@@ -23,19 +23,26 @@ from memexp.measure.tokens import CountingCollator
 from memexp.plan.plan import Plan
 from memexp.results.record import Record, Timing
 from memexp.results.store import write_record
-from memexp.run.budget import count_steps
 from memexp.run.build import build_args, build_config, build_model, build_tokenizer, build_trainer, trainer_class
 from memexp.run.confirm import effective_settings, fallen_back
-from memexp.run.data import load_data
+from memexp.run.data import how_rows_are_made, load_data
 from memexp.run.device import Device
+from memexp.run.distributed import give_up, meet, part, this_rank
 from memexp.run.environment import describe_worker
+from memexp.run.fitting import check_tokenizer
 from memexp.run.launch import MEASURED, base_record
-from memexp.run.metered import Meters, StepEdges, metered
-from memexp.run.prepared import has_something_to_learn, row_lengths
+from memexp.run.metered import StepEdges, metered
+from memexp.run.meters import Meters
+from memexp.run.preparation import longest_kept, prepared_lengths, steps_to_take
+from memexp.run.prepared import RowLengths
 from memexp.run.progress import Progress, write_progress
+from memexp.run.ranks import rank_record
+from memexp.run.reference import reference_built_alike
 from memexp.run.refusal import Refused
+from memexp.run.sharding import SamplingWatch
 from memexp.run.summary import data_fields, is_oom, loss_fields, memory_fields, oom_fields, speed_fields
 from memexp.run.tokens_cache import TokensCache
+from memexp.run.vllm import keep_weights_for_vllm
 from memexp.run.worst_case import worst_case_step
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -48,8 +55,13 @@ def main(plan_path: str, process: str = "fresh") -> int:
     plan = Plan.read(path)
     job = Job(plan, path.parent, process)
     record = job.run()
-    write_record(path.with_name(MEASURED), record)
-    return 0
+    measured = path.with_name(MEASURED)
+    if plan.work.processes == 1:
+        write_record(measured, record)
+        return 0
+    write_record(rank_record(measured, this_rank()), record)
+    # The others wait for a rank that gave up, until the parent ends them.
+    return 0 if record.status == "ok" else give_up()
 
 
 class Job:
@@ -64,6 +76,7 @@ class Job:
         self.meters = Meters(MemoryMeter(self.device.counter), self.device.clock, self._on_step)
         self.trainer: Any = None
         self.rows_in: int | None = None
+        self.lengths: RowLengths | None = None  # of the prepared rows
         self.effective: dict[str, Any] = {}
         self.categories: dict[str, int] = {}
 
@@ -87,6 +100,7 @@ class Job:
 
     def _run(self) -> None:
         reset_host_peak()
+        meet(self.plan)
         with tempfile.TemporaryDirectory(prefix="memexp-") as scratch, self.device:
             with self.meters.memory.phase("load"):
                 self._build(Path(scratch))
@@ -95,8 +109,10 @@ class Job:
             self.device.training_begins()
             self._train()
             self.categories = self.device.peak_categories()
-            worst_case_step(self.trainer, self.meters, lambda: self._on_step("worst_case", 0))
+            assert self.lengths is not None
+            worst_case_step(self.trainer, self.meters, self.lengths.widths, lambda: self._on_step("worst_case", 0))
             self.train_seconds = time.perf_counter() - began
+        part(self.plan)
 
     def _build(self, scratch: Path) -> None:
         self._on_step("load", 0)
@@ -105,30 +121,39 @@ class Job:
         vocab_size = config.get_text_config().vocab_size
         cache = TokensCache(self.folder.parents[1] / "tokens", plan, vocab_size)
         self.meters.on_tokenised = cache.write
-        rows = cache.read() or load_data(plan, vocab_size)
-        self.rows_in = len(rows)
         tokenizer = build_tokenizer(plan)
+        rows = cache.read() or load_data(plan, vocab_size, tokenizer)
+        self.rows_in = len(rows)
+        check_tokenizer(tokenizer, rows, plan)
+        args = build_args(plan, scratch)  # first: with it transformers knows whether ZeRO-3 splits what is built
+        model = self._model(config)
+        keep_weights_for_vllm(plan, model, tokenizer, scratch)
+        trainer = trainer_class(plan)
+        with reference_built_alike(plan, trainer, lambda: self._model(config)):
+            own = metered(trainer, self.meters, plan.work.trainer.rows)
+            self.trainer = build_trainer(plan, own, model, args, rows, tokenizer)
+
+    def _model(self, config: Any) -> Any:
         with self.device.building():
-            model = build_model(plan, config)
-        args = build_args(plan, scratch)
-        self.trainer = build_trainer(plan, metered(trainer_class(plan), self.meters), model, args, rows, tokenizer)
+            return build_model(self.plan, config)
 
     def _train(self) -> None:
-        trainer, args = self.trainer, self.trainer.args
-        lengths = row_lengths(trainer.train_dataset)
-        if not has_something_to_learn(trainer.train_dataset):
-            raise Refused("invalid_data", f"no token with a label is left within max_length={args.max_length}.")
-        batch_size, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
-        steps = count_steps(self.plan.work.budget, lengths, batch_size, accumulation)
-        args.max_steps = steps.total
-        collator = trainer.data_collator
-        trainer.data_collator = self.meters.collator = CountingCollator(collator, packed=args.packing)
+        trainer, work = self.trainer, self.plan.work
+        self.lengths = prepared_lengths(trainer, work.trainer.rows, self.meters)
+        steps = steps_to_take(trainer, work, self.lengths)
+        trainer.args.max_steps = steps.total
+        if work.trainer.rows != "prompts":  # those are counted where they are sampled
+            collator = CountingCollator(trainer.data_collator, packed=getattr(trainer.args, "packing", False))
+            trainer.data_collator = self.meters.collator = collator
         trainer.add_callback(StepEdges(self.meters))
+        sampling = SamplingWatch(trainer.model)
         self.meters.begin(steps)
         trainer.train()
-        self.effective = effective_settings(trainer, self.meters.batch_keys)
+        self.effective = effective_settings(trainer, self.meters.batch_keys) | sampling.settings()
 
     def _on_step(self, phase: str, step: int) -> None:
+        if this_rank() > 0:
+            return
         steps = self.meters.steps.total or None
         write_progress(self.folder / "progress.json", Progress(phase, step, steps))
 
@@ -140,11 +165,11 @@ class Job:
             base_record(plan, sweep=self.folder.parents[1].name),
             status=status,
             effective=effective,
-            notes=(*plan.notes, *self.device.notes()) if meters.counts else plan.notes,
+            notes=(*plan.notes, *how_rows_are_made(plan), *self.device.notes()) if meters.counts else plan.notes,
             predicted=self.device.predicted,
             memory=memory_fields(meters.memory, self.device.sampler, self.categories),
             speed=speed,
-            data=data_fields(meters, self.trainer, self.rows_in, plan.choices["packing"], speed.real_tokens_per_second),
+            data=data_fields(meters, self.rows_in, self.lengths, plan.choices["packing"], longest_kept(self.trainer)),
             loss=loss_fields(meters.losses),
             simulation=self.device.simulation(),
             environment={**describe_worker(self.process), **self.device.facts},

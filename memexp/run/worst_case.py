@@ -1,32 +1,57 @@
 """One more full step, on the longest rows there are: what kills a long run that a short one survives.
 
 Kept out of loss, tokens and speed. The batch is as full as a batch gets: of the prepared rows, which are cut or packed
-to `max_length` already, the longest, repeated where there are fewer than a batch.
+to `max_length` already, the longest, repeated where there are fewer than a batch. Where completions are sampled, each
+runs to its longest.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memexp.run.metered import Meters
-from memexp.run.prepared import row_lengths
+import transformers
+
+from memexp.run.meters import Meters
 
 
-def worst_case_step(trainer: Any, meters: Meters, on_begin: Callable[[], None]) -> None:
-    """Forward, backward and optimizer step on the worst batch, metered as the phase `worst_case`."""
+def worst_case_step(trainer: Any, meters: Meters, widths: Sequence[int], on_begin: Callable[[], None]) -> None:
+    """Forward, backward and optimizer step on the worst batch, metered as the phase `worst_case`.
+
+    `widths` are those of the rows of the trainer's dataset. A trainer that samples generates for all micro-batches of
+    the step at the first of them.
+    """
     args = trainer.args
-    lengths = row_lengths(trainer.train_dataset)
-    rows = longest_rows(lengths, args.per_device_train_batch_size)
-    assert meters.collator is not None
-    batch = meters.collator([_collated(trainer, index) for index in rows])
+    batch = _batch(trainer, meters, widths)
+    _run_to_the_longest(trainer)
     meters.counting = False
     with meters.memory.phase("worst_case"):
         on_begin()
         for index in range(args.gradient_accumulation_steps):
             trainer.accelerator.gradient_state._set_sync_gradients(index == args.gradient_accumulation_steps - 1)
-            trainer.training_step(trainer.model_wrapped, dict(batch))
+            trainer.training_step(trainer.model_wrapped, dict(batch) if isinstance(batch, dict) else batch, None)
         trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), args.max_grad_norm)
         trainer.optimizer.step()
         trainer.model.zero_grad()
+
+
+def _batch(trainer: Any, meters: Meters, widths: Sequence[int]) -> Any:
+    """What the data loader would give for the longest rows."""
+    args = trainer.args
+    batch_size = args.per_device_train_batch_size
+    if meters.collator is not None:
+        rows = longest_rows(widths, batch_size)
+        return meters.collator([_collated(trainer, index) for index in rows])
+    # trl 1.16: GRPO and RLOO take a whole generation batch, each prompt as often as it has completions.
+    copies = getattr(args, "num_generations", 1)
+    rows = longest_rows(widths, batch_size * getattr(args, "steps_per_generation", 1) // copies)
+    return trainer.data_collator([trainer.train_dataset[index] for index in rows for _ in range(copies)])
+
+
+def _run_to_the_longest(trainer: Any) -> None:
+    config = getattr(trainer, "generation_config", None)
+    if isinstance(config, transformers.GenerationConfig):
+        config.min_new_tokens = config.max_new_tokens
+    if hasattr(trainer, "_buffered_inputs"):
+        trainer._buffered_inputs = None  # what was sampled before is of other prompts
 
 
 def longest_rows(lengths: Sequence[int], batch_size: int) -> list[int]:
@@ -36,6 +61,6 @@ def longest_rows(lengths: Sequence[int], batch_size: int) -> list[int]:
 
 
 def _collated(trainer: Any, index: int) -> dict[str, Any]:
-    columns = ("input_ids", "labels", "seq_lengths")
+    columns = ("input_ids", "labels", "seq_lengths", "prompt_ids", "chosen_ids", "rejected_ids", "margin")
     row = trainer.train_dataset[index]
     return {column: row[column] for column in columns if column in row}

@@ -1,0 +1,118 @@
+"""A model whose linear layers are quantised with bitsandbytes before a trainer sees it.
+
+TRL ignores a quantization config for a model that is built already, so it is built quantised. Pretrained weights go
+through transformers. Random ones are made one layer at a time, in full precision, and quantised before the next, so
+that a 70B model never needs more than its quantised size and one layer. What is quantised, and with which class, is
+transformers' decision in both cases. Left out: other libraries than bitsandbytes.
+"""
+
+from typing import Any
+
+import torch
+import transformers
+
+
+def quantization_config(fields: dict[str, Any], bf16: bool) -> Any:
+    """The BitsAndBytesConfig of a plan's `quantization`: `bits`, and for 4 the other fields of its file in conf/.
+
+    `bf16` is whether arithmetic is bf16: transformers' default for 4 bits computes in fp32, whatever the trainer does.
+    """
+    if fields["bits"] == 8:
+        return transformers.BitsAndBytesConfig(load_in_8bit=True)
+    compute = fields["compute_dtype"]
+    return transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=fields["quant_type"],
+        bnb_4bit_use_double_quant=fields["double_quant"],
+        bnb_4bit_compute_dtype=("bfloat16" if bf16 else "float32") if compute == "auto" else compute,
+    )
+
+
+def random_quantized(auto_class: Any, config: Any, quantization: Any, **kwargs: Any) -> Any:
+    """As `auto_class.from_config(config, **kwargs)`, quantised, on torch's default device and from torch's seed.
+
+    The weights are drawn as transformers draws them but in another order, so they are not those of the model that the
+    same seed gives unquantised.
+    """
+    from transformers.quantizers import AutoHfQuantizer
+
+    device = torch.get_default_device()
+    quantizer = AutoHfQuantizer.from_config(quantization, pre_quantized=False)
+    quantizer.validate_environment()
+    with torch.device("meta"):
+        model = auto_class.from_config(config, **kwargs)
+    model.hf_quantizer = quantizer
+    quantizer.preprocess_model(model, dtype=kwargs["dtype"], device_map={"": device})
+    _Maker(model, quantizer.get_quantize_ops(), device, kwargs["dtype"]).fill(model, model, "")
+    quantizer.postprocess_model(model)
+    model.eval()  # as from_pretrained leaves it
+    return model
+
+
+class _Maker:
+    """Gives each layer of a model on the meta device its weights, as `initialize_weights` of transformers would."""
+
+    def __init__(self, model: Any, quantize: Any, device: torch.device, dtype: torch.dtype) -> None:
+        self.model, self.quantize, self.device, self.dtype = model, quantize, device, dtype
+        self.made: dict[int, torch.nn.Parameter] = {}  # by the meta parameter, so that tied weights stay tied
+
+    def fill(self, module: Any, owner: Any, name: str) -> None:
+        """`owner` is the innermost model around `module`: its rules say how weights are drawn."""
+        for child_name, child in module.named_children():
+            inner = child if isinstance(child, transformers.PreTrainedModel) else owner
+            self.fill(child, inner, f"{name}.{child_name}" if name else child_name)
+        if hasattr(module, "source_cls"):  # transformers' mark on what it replaced
+            self._fill_quantized(module, owner, name)
+        else:
+            self._fill_plain(module, owner)
+
+    @torch.no_grad()
+    def _fill_plain(self, module: Any, owner: Any) -> None:
+        new = False
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if id(parameter) not in self.made:
+                empty = torch.empty_like(parameter, device=self.device)
+                self.made[id(parameter)] = torch.nn.Parameter(empty, parameter.requires_grad)
+                new = True
+            setattr(module, name, self.made[id(parameter)])
+        for name, buffer in module.named_buffers(recurse=False):
+            persistent = name not in module._non_persistent_buffers_set
+            module.register_buffer(name, torch.empty_like(buffer, device=self.device), persistent)
+            new = True
+        if new:
+            owner._init_weights(module)
+
+    @torch.no_grad()
+    def _fill_quantized(self, module: Any, owner: Any, name: str) -> None:
+        shape = {"in_features": module.in_features, "out_features": module.out_features}
+        skip_init: Any = torch.nn.utils.skip_init
+        whole = skip_init(
+            module.source_cls, **shape, bias=module.bias is not None, device=self.device, dtype=self.dtype
+        )
+        owner._init_weights(whole)
+        module.weight = self.quantize.convert(
+            {f"{name}.weight": whole.weight.data}, model=self.model, full_layer_name=f"{name}.weight"
+        )[f"{name}.weight"]
+        if module.bias is not None:
+            module.bias = whole.bias.requires_grad_(False)
+
+
+def quantized_parameters(model: Any) -> dict[str, Any]:
+    """What of a built model is quantised, read from its parameters: the kind, and how many weights they stand for."""
+    found = [p for p in model.parameters() if type(p).__name__ in ("Params4bit", "Int8Params")]
+    kinds = sorted({_kind(p) for p in found} - {"none"})
+    count = sum(true_size(p) for p in found if _kind(p) != "none")
+    return {"quantization": "+".join(kinds) or "none", "quantized_parameters": count}
+
+
+def true_size(parameter: Any) -> int:
+    """Weights in a parameter: a tensor of 4-bit weights has two of them in each byte."""
+    state = getattr(parameter, "quant_state", None)
+    return int(state.shape.numel()) if state is not None else int(parameter.numel())
+
+
+def _kind(parameter: Any) -> str:
+    """By what the bytes are: a parameter of a quantised class that holds floats was never quantised."""
+    if parameter.is_floating_point():
+        return "none"
+    return str(parameter.quant_type) if type(parameter).__name__ == "Params4bit" else "int8"

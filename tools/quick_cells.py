@@ -1,0 +1,91 @@
+"""A warm server whose cells train nothing: each writes a record, or comes to grief as told, and ends.
+
+For tests of everything around a cell, which then take milliseconds: run as a program this is the server, and
+`quick_server` starts it. The parent's side is memexp's own, unchanged.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from memexp.run.warm import advertised
+
+PEAK = 2**30
+
+
+@contextmanager
+def quick_server(faults: Mapping[int, str] | None = None, seconds: float = 0.0) -> Iterator[None]:
+    """Cells that take `seconds` each; `faults` maps a cell's seed to what befalls it, and -1 stands for every seed."""
+    with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        address = str(Path(folder) / "warm")
+        listener.bind(address)
+        listener.listen(64)
+        ours, theirs = os.pipe()
+        command = [sys.executable, __file__, str(listener.fileno()), str(ours), json.dumps(faults or {}), str(seconds)]
+        server = subprocess.Popen(command, pass_fds=(listener.fileno(), ours), start_new_session=True)
+        os.close(ours)
+        try:
+            with advertised(address):
+                yield
+        finally:
+            os.close(theirs)
+            server.wait(10)
+
+
+def quick_work(plan_path: str, faults: dict[str, str], seconds: float) -> int:
+    from memexp.plan.plan import Plan
+    from memexp.results.record import Memory
+    from memexp.results.store import write_record
+    from memexp.run.environment import describe_worker
+    from memexp.run.launch import MEASURED, base_record
+    from memexp.run.progress import Progress, write_progress
+
+    path = Path(plan_path)
+    plan = Plan.read(path)
+    write_progress(path.with_name("progress.json"), Progress("measured", 1, 5))
+    come_to_grief(faults.get(str(plan.work.seed)) or faults.get("-1"), path)
+    time.sleep(seconds)
+    memory = Memory(peak_allocated_bytes=PEAK + plan.work.seed)
+    record = replace(base_record(plan, path.parents[2].name), status="ok", memory=memory)
+    write_record(path.with_name(MEASURED), replace(record, environment=describe_worker("warm")))
+    return 0
+
+
+def come_to_grief(fault: str | None, plan_path: Path) -> None:
+    if fault == "raises":
+        raise ArithmeticError(f"seed {plan_path.parent.name} cannot be counted")
+    if fault == "exits":
+        raise SystemExit(3)
+    if fault == "segfaults":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if fault == "hangs":
+        # A child that ignores what it is asked: only the end of the whole group ends it.
+        child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, 1); time.sleep(600)"])
+        plan_path.with_name("child").write_text(str(child.pid))
+        time.sleep(600)
+
+
+def serve() -> None:
+    faults, seconds = json.loads(sys.argv[3]), float(sys.argv[4])
+    # In the place of the worker that would import torch.
+    worker = types.ModuleType("memexp.run.worker")
+    worker.main = lambda plan, process: quick_work(plan, faults, seconds)  # type: ignore[attr-defined]
+    sys.modules["memexp.run.worker"] = worker
+    from memexp.run import launch  # noqa: F401
+    from memexp.run.warm_server import Server
+
+    Server(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).serve()
+
+
+if __name__ == "__main__":
+    serve()
