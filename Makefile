@@ -28,8 +28,8 @@ test: $(STAMP) ## run the tests (those that need a GPU are skipped by name)
 	$(RUN) -m pytest -n 2
 
 test-cluster: $(STAMP) ## the cluster launchers on a one-node SLURM (installed with apt where it can be) and a local Ray
-	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[slurm,ray]'
-	command -v slurmctld >/dev/null || apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge
+	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[slurm,ray]'
+	command -v slurmctld >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge)
 	MEMEXP_REQUIRE_CLUSTER=1 $(RUN) -m pytest -m cluster tests/test_cluster.py
 
 lint: $(STAMP) ## ruff and mypy

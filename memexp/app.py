@@ -68,11 +68,17 @@ def _run_here(folder: Path, plan_paths: Sequence[Path], at_once: int) -> None:
     run_cells(plan_paths, at_once)
 
 
-def run_sweep(configs: Iterable[DictConfig], launch: Launch, single: bool = False, finish: Finish | None = None) -> int:
+def run_sweep(
+    configs: Iterable[DictConfig],
+    launch: Launch,
+    single: bool = False,
+    finish: Finish | None = None,
+    more_follows: bool = False,
+) -> int:
     """Run every cell that has no record yet, write the tables, and return the exit code of the design.
 
     `configs` are composed as they are asked for, and forgotten when they are planned. `finish` shows the results in
-    another way than as the sweep's table, and returns the exit code.
+    another way than as the sweep's table, and returns the exit code. Where `more_follows`, W&B gets no summary yet.
 
     Raises PlanError before anything is started or written.
     """
@@ -94,7 +100,7 @@ def run_sweep(configs: Iterable[DictConfig], launch: Launch, single: bool = Fals
             with _exporting(cfg, folder, console) as exporter:
                 _run(cfg, folder, unique, pending, launch, exporter, console)
                 code = (finish or _finish)(sweep, folder, console, single)
-                if not single:
+                if not single and not more_follows:
                     exporter.sweep_done()
                 return code
         except KeyboardInterrupt:

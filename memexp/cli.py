@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -67,6 +68,7 @@ _KNOWN_VALUES = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line. Returns 0, 1 (a cell failed), 2 (nothing could be planned) or 130 (interrupted)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _print_in_any_encoding()
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
         chosen = _subcommand(arguments[0]) if arguments else None
@@ -83,6 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
+
+
+def _print_in_any_encoding() -> None:
+    """Lines and blocks of a table become `?` where the terminal's encoding has none, instead of an error."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def run(arguments: list[str], typed: Sequence[str] | None = None) -> int:

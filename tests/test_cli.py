@@ -1,8 +1,6 @@
 """The command line as a tired user types it: one clear line, the right exit code, and nothing started."""
 
-import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -149,3 +147,11 @@ def _command_lines() -> list[str]:
         except OSError:
             continue
     return [line for line in found if "memexp" in line]
+
+
+def test_a_terminal_that_is_not_utf_8_gets_a_table_without_its_lines() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    typed = [sys.executable, "-c", "import sys; from memexp.cli import main; assert main(['--help']) == 0; print('─')"]
+    done = subprocess.run(typed, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "?"

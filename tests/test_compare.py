@@ -367,6 +367,22 @@ def test_a_cut_in_every_cell_is_said_once() -> None:
     assert said(swept(PACKING), records) == ["Every cell cut 50% of the tokens (50 of 100 kept)"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        # As the three trainers leave 12 rows: reward filters, DPO cuts and drops some, SFT cuts.
+        ({"rows_kept": 4, "cut_rows": 8}, "dropped 8 of 12 rows longer than max_length, and with them {}"),
+        ({"rows_kept": 11, "cut_rows": 8}, "cut {}, and dropped 1 of 12 rows"),
+        ({"rows_kept": 12, "cut_rows": 8}, "cut {}"),
+        ({"rows_kept": 11, "cut_rows": 1, "rows_packed": 5}, "cut {}"),
+        ({"rows_kept": None, "cut_rows": None}, "cut {}"),
+    ],
+)
+def test_rows_that_were_dropped_are_not_said_to_be_cut(rows: dict[str, Any], line: str) -> None:
+    records = [made("a", data=Data(rows_in=12, kept_tokens=32, kept_fraction=0.32, **rows))]
+    assert said(swept(cells="a"), records) == ["This cell " + line.format("68% of the tokens (32 of 100 kept)")]
+
+
 @pytest.mark.parametrize(("kept", "is_said"), [(0.949, True), (0.95, False), (1.0, False), (None, False)])
 def test_a_cut_is_said_below_95_percent_kept(kept: float | None, is_said: bool) -> None:
     assert bool(said(swept(cells="a"), [made("a", data=Data(kept_fraction=kept))])) is is_said
@@ -382,7 +398,9 @@ def test_cells_of_different_library_versions_are_said_to_be() -> None:
         made("a", choices={"packing": "none"}, environment={"versions": {"trl": "1.15.0", "torch": "2.13.0"}}),
         made("b", choices={"packing": "bfd"}, environment={"versions": {"trl": "1.16.0", "torch": "2.13.0"}}),
     ]
-    assert said(swept(PACKING), records) == ["Cells ran on different versions: trl 1.15.0 and 1.16.0"]
+    assert said(swept(PACKING), records) == [
+        "Cells ran on different versions, and may not compare: trl 1.15.0 and 1.16.0"
+    ]
 
 
 def test_notes_of_cells_are_said_once_for_all_the_cells_that_have_them() -> None:

@@ -1,11 +1,14 @@
 """Effects and interactions, against sums that were done by hand; and which techniques act where a cell peaks."""
 
+import io
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from made_records import GIB, OFFLOAD, PACKING, made, not_ok, swept
+from rich.console import Console
 
 from memexp.plan import conf
 from memexp.results.compare import compare
@@ -15,6 +18,7 @@ from memexp.results.grid import Grid
 from memexp.results.phases import phase_sentences
 from memexp.results.record import CATEGORIES, Memory, Record
 from memexp.results.sweep import Axis, Sweep
+from memexp.results.table import make_table, print_table
 
 CHECKPOINTING = Axis("checkpointing", ("none", "full"), "none")
 # GiB by (checkpointing, offload, packing). Offload saves 5.0 GiB without checkpointing and 0.3 GiB with it, whatever
@@ -158,6 +162,14 @@ def test_models_are_not_averaged_with_each_other() -> None:
     assert packing[1].changes[0].mean == 75 * GIB
 
 
+def test_effects_that_a_sweep_does_not_print_at_its_end_are_said_to_be_in_table_md() -> None:
+    out = io.StringIO()
+    table = replace(make_table(*cube()), effects=tuple(f"the effect of {number}" for number in range(7)))
+    print_table(table, Console(file=out, width=200))
+    assert "7 lines at the end of table.md" in out.getvalue()
+    assert "the effect of 0" not in out.getvalue()
+
+
 def test_one_axis_has_a_table_and_no_effects() -> None:
     records = [made("a", 8, choices={"packing": "none"}), made("b", 4, choices={"packing": "bfd"})]
     assert found(swept(PACKING), records) == Effects()
@@ -165,7 +177,7 @@ def test_one_axis_has_a_table_and_no_effects() -> None:
 
 # ---- which phase sets the peak
 
-ACTS_ON = {"checkpointing": ["activations"], "optimizer": ["optimizer"], "peft": ["gradients", "optimizer"]}
+ACTS_ON = {"packing": ["activations"], "optimizer": ["optimizer"], "peft": ["gradients", "optimizer"]}
 
 
 def peaking(plan_id: str, phase: str | None, packing: str = "none", **categories: int) -> Record:
@@ -181,19 +193,27 @@ def said(*records: Record) -> list[str]:
 def test_a_peak_in_the_optimizers_step_has_no_activations_to_save() -> None:
     assert said(peaking("a", "optimizer"), peaking("b", "optimizer", "bfd")) == [
         "Every cell peaks in optimizer, which holds weights, gradients and the optimizer's state: "
-        "optimizer and peft act on that, checkpointing does not"
+        "optimizer and peft act on that, packing does not"
     ]
 
 
-def test_where_the_categories_are_known_the_largest_decides() -> None:
+def test_where_the_categories_are_known_the_largest_decides_and_what_was_not_tried_is_not_dismissed() -> None:
     cells = (
         peaking("a", "backward", activations=70, optimizer=30),
         peaking("b", "backward", "bfd", activations=60, weights=40),
     )
     assert said(*cells) == [
-        "Every cell peaks in backward, when the largest part is activations (60% to 70%): "
-        "checkpointing acts on that, optimizer and peft do not"
+        "Every cell peaks in backward, when the largest part is activations (60% to 70%): packing acts on that"
     ]
+
+
+def test_nothing_is_said_of_a_peak_that_every_technique_may_act_on() -> None:
+    cells = peaking("a", "backward"), peaking("b", "optimizer", "bfd")
+    (line,) = said(*cells)
+    assert line.startswith("packing=bfd peaks in optimizer")
+    known = peaking("a", "backward", weights=9)
+    everything = {name: ["weights"] for name in ACTS_ON}
+    assert phase_sentences(Grid(swept(PACKING), [known]), everything)[0].endswith("every technique acts on that")
 
 
 def test_cells_that_peak_elsewhere_have_a_sentence_of_their_own() -> None:

@@ -22,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 def test_sweeps_started_in_one_instant_get_folders_of_their_own(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(lambda _: folders._new_folder(tmp_path), range(200)))
+        made = list(pool.map(lambda _: folders.new_folder(tmp_path), range(200)))
     assert len(set(made)) == 200
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from memexp.plan import load
 from memexp.plan.conf import groups
 from memexp.plan.overrides import normalise, require_single
 from memexp.plan.plan import PlanError
@@ -49,6 +50,47 @@ def test_a_typo_is_named_with_what_to_type(typed: str, said: str) -> None:
         normalise([typed], GROUPS)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["trainer=grpo", "num_generations=4"], "Type trainer.num_generations=…."),
+        (["trainer=sft,rloo", "num_generations=4"], "Type trainer.num_generations=…."),
+        (["peft=lora", "r=4"], "Type peft.r=…."),
+        (["trainer=dpo", "beta=0.2"], "Type trainer.args.beta=…."),
+        (["weight_decay=0.1"], "Type trainer.args.weight_decay=…."),
+        (["per_device_train_batch_size=2"], "Type batch_size=…."),
+        (["max_steps=2"], "Type steps=5 or budget.steps=100."),
+        (["beta=0.2"], "Type trainer.args.beta=… with trainer=dpo."),
+        (["r=4"], "Type peft.r=… with peft=lora."),
+        # What memexp alone sets.
+        (["config_class=x"], "there is no config_class. python -m memexp --help"),
+        (["logging_steps=2"], "there is no logging_steps."),
+    ],
+)
+def test_a_field_without_its_group_is_told_where_it_is(typed: list[str], said: str) -> None:
+    with pytest.raises(PlanError) as error:
+        normalise(typed, groups())
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["trainer=dpo", "trainer.beta=0.2"], "trainer.beta: beta is an argument of TRL's. Type trainer.args.beta=…."),
+        (["trainer.learning_rate=1"], "Type learning_rate=…."),
+        (["trainer=grpo", "trainer.per_device_train_batch_size=2"], "Type batch_size=…."),
+        (["trainer.fp16=true"], "Type precision=fp16."),
+        (["trainer.beta=0.2"], "trainer.beta: the option chosen has no beta."),
+        (["trainer.num_generations=2"], "trainer=grpo and trainer=rloo have it."),
+        (["trainer.logging_steps=2"], "the option chosen has no logging_steps."),
+    ],
+)
+def test_an_argument_of_trl_without_args_is_told_how_it_is_set(typed: list[str], said: str) -> None:
+    with pytest.raises(PlanError) as error:
+        load(*typed)
+    assert said in str(error.value)
 
 
 def test_a_single_run_refuses_several_values_and_says_how_to_sweep() -> None:

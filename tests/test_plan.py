@@ -200,6 +200,7 @@ def test_an_option_file_has_no_key_that_nobody_reads(group: str, name: str) -> N
     }
     fields = {"peft": {"r", "alpha", "dropout", "target_modules"}, "allocator": {"conf"}, "optimizer": {"name"}}
     fields |= {"launch": {"processes"}, "vllm_sleep": {"use_vllm"}}
+    fields |= {"quantization": {"quant_type", "compute_dtype", "double_quant"}}
     assert set(conf.option(group, name)) <= read | fields.get(group, set())
 
 

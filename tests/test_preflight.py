@@ -56,7 +56,7 @@ def planned(machine: Machine, *overrides: str) -> Plan:
         (TWO_GPUS, ["launch=zero3", "ds3_gather='false'"], "unsupported", "trainer=grpo"),
         (LAPTOP, [*GRPO, "vllm_sleep='true'"], "needs_hardware", "backend=simulate"),
         (WITH_VLLM, [*GRPO, "backend=cpu", "vllm_sleep='true'"], "needs_hardware", "backend=cpu"),
-        (WITH_VLLM, [*GRPO, "backend=cpu", "vllm_sleep.use_vllm=true"], "needs_hardware", "vllm_sleep=false"),
+        (WITH_VLLM, [*GRPO, "backend=cpu", "vllm_sleep.use_vllm=true"], "needs_hardware", "vllm_sleep.use_vllm=false"),
         (GPU, [*GRPO, "vllm_sleep='true'"], "needs_package", "memexp[vllm]"),
         (WITH_VLLM, [*GRPO, "vllm_sleep='true'", "vllm_sleep.use_vllm=false"], "unsupported", "nothing is there"),
         (WITH_VLLM, ["vllm_sleep='true'"], "unsupported", "trainer=grpo"),

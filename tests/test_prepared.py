@@ -3,7 +3,7 @@
 import pytest
 
 from memexp.run.prepared import describe_data
-from memexp.run.worst_case import longest_rows
+from memexp.run.worst_case import longest_rows, with_padding
 
 
 def test_truncation_cuts_what_is_longer() -> None:
@@ -36,3 +36,18 @@ def test_no_token_at_all_has_no_kept_fraction() -> None:
 )
 def test_the_worst_batch_is_full_of_the_longest_rows(lengths: list[int], batch_size: int, rows: list[int]) -> None:
     assert longest_rows(lengths, batch_size) == rows
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rows", "padded"),
+    [
+        ([8, 8, 3, 5, 8], [0, 1], [0, 3]),  # the longest of the shorter rows needs a mask beside one of 8
+        ([8, 7, 3], [0, 1], None),  # has padding already
+        ([8, 8, 8], [0, 1], None),  # never has any
+        ([8, 3], [0], None),  # a batch of one row has none either
+    ],
+)
+def test_a_wide_batch_without_padding_is_tried_with_some_too(
+    lengths: list[int], rows: list[int], padded: list[int] | None
+) -> None:
+    assert with_padding(lengths, rows) == padded

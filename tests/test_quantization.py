@@ -285,3 +285,23 @@ def test_8_bit_state_of_a_whole_model_is_confirmed(tmp_path: Path, warm_cells: N
     assert record["status"] == "ok"
     assert record["effective"]["optimizer_moments_dtype"] == "uint8"
     assert record["effective"]["fell_back"] == []
+
+
+def test_the_cast_of_every_int8_product_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    from bitsandbytes.autograd import _functions
+
+    quantization_config(INT8, bf16=True)
+    quantization_config(INT8, bf16=True)
+    for _ in range(3):
+        _functions.logger.warning("MatMul8bitLt: inputs will be cast from %s to float16", "a dtype of this test")
+    assert [record.getMessage() for record in caplog.records].count(
+        "MatMul8bitLt: inputs will be cast from a dtype of this test to float16"
+    ) == 1
+
+
+def test_a_bias_that_bitsandbytes_casts_is_no_precision_that_fell_back(tmp_path: Path, warm_cells: None) -> None:
+    """Qwen2 has biases, and bitsandbytes 0.49's Linear4bit.forward takes them to the dtype of its input."""
+    job = ("backend=simulate", "model=tiny", "precision=bf16", "peft=lora", "quantization=nf4")
+    (record,) = sweep(tmp_path, *SHORT, *job).records
+    assert record["effective"]["weights_dtype"] == "float32"
+    assert record["effective"]["fell_back"] == []

@@ -27,7 +27,7 @@ from memexp.results.recommend_text import fits_table, headline
 from memexp.results.record import Data, Loss, Record
 from memexp.results.store import write_record, write_sweep
 from memexp.results.sweep import Axis, Sweep, SweepFolder
-from memexp.results.training_script import training_script
+from memexp.results.training_script import rows_to_write, training_script
 
 CHECKPOINTING = Axis("checkpointing", ("none", "full", "selective"), "none")
 AXES = (PACKING, OFFLOAD, CHECKPOINTING)
@@ -273,6 +273,7 @@ def test_only_what_differs_from_trls_defaults_is_in_the_code() -> None:
     "overrides",
     [
         ["data=lengths"],
+        ["data=lengths", "trainer=dpo"],
         ["data=hub", "data.path=trl-lib/Capybara"],
         ["data=jsonl", "data.path=rows.jsonl", "data.columns.text=body"],
         ["model.weights=pretrained", "model.path=org/name"],
@@ -287,6 +288,56 @@ def test_the_code_is_python_for_every_kind_of_job(overrides: list[str]) -> None:
     tree = ast.parse(written(*overrides))
     assigned = {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}  # type: ignore[attr-defined]
     assert {"rows", "tokenizer", "model", "args", "trainer"} <= assigned
+
+
+@pytest.mark.parametrize(("option", "layer"), [("nf4", "Linear4bit"), ("int8", "Linear8bitLt")])
+def test_the_code_for_quantized_random_weights_makes_a_quantized_model(
+    option: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = written(f"quantization={option}", "peft=lora").splitlines()
+    made: dict[str, Any] = {}
+    exec("\n".join(lines[: lines.index("args = SFTConfig(")]), made)
+    assert type(made["model"].model.layers[0].mlp.up_proj).__name__ == layer
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # TRL's own
+@pytest.mark.parametrize("trainer", ["dpo", "rloo"])
+def test_the_code_of_a_trainer_with_a_reference_model_trains_random_weights(
+    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL loads the reference by the policy's name, which weights that were never loaded do not have."""
+    monkeypatch.chdir(tmp_path)
+    rows = tmp_path / "rows.jsonl"
+    row = {"prompt": "one two", "chosen": "three four", "rejected": "five"}
+    rows.write_text("\n".join(json.dumps(row if trainer == "dpo" else {"prompt": "one two"}) for _ in range(4)))
+    jobs = {"dpo": ("max_length=16",), "rloo": ("trainer.max_completion_length=4",)}
+    typed = ("backend=cpu", f"trainer={trainer}", "data=jsonl", f"data.path={rows}", "batch_size=4", *jobs[trainer])
+    made: dict[str, Any] = {"__name__": "__main__"}
+    exec(training_script(load("model=tiny", *typed), "about"), made)
+    (reference,) = {str(made["trainer"].ref_model.config._name_or_path)}
+    assert reference == "random_weights" and made["trainer"].state.global_step >= 1
+    first, second = (next(iter(m.state_dict().values())).shape for m in (made["model"], made["trainer"].ref_model))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("overrides", "first"),
+    [
+        (["trainer=sft"], None),
+        (["data=lengths"], None),
+        (["trainer=dpo", "data=jsonl", "data.path=mine.jsonl"], None),
+        (["trainer=dpo"], "put your rows into rows.jsonl (one JSON object a line, with prompt, chosen and rejected)"),
+        (["trainer=grpo"], "put your rows into rows.jsonl (one JSON object a line, with prompt)"),
+        (["trainer=reward", "data=lengths"], "put your rows into rows.jsonl (one JSON object a line, with prompt,"),
+    ],
+)
+def test_a_file_that_the_code_reads_and_nobody_has_written_is_asked_for(
+    overrides: list[str], first: str | None
+) -> None:
+    asked = rows_to_write(load("model=tiny", "backend=simulate", *overrides))
+    assert (asked or "").startswith(first or "") and bool(asked) is bool(first)
+    assert ('DATA = "rows.jsonl"  # <- yours' in written(*overrides)) is bool(first)
 
 
 def test_nothing_in_a_plan_runs_as_code() -> None:

@@ -187,3 +187,38 @@ except RuntimeError as error:
     print(error)
 """
     assert "call memexp.simulate.prepare() at the start" in run_alone(code)
+
+
+RECOMPUTES_ON_A_SMALL_CARD = """
+from dataclasses import replace
+import torch
+from torch.utils.checkpoint import checkpoint
+from memexp.simulate import SimulatedGPU
+from memexp.simulate.cards import CARDS
+
+CARDS["small"] = replace(CARDS["t4_16gb"], memory_bytes=CARDS["t4_16gb"].context_bytes + 900 * 2**20)
+
+def chain(x):
+    for _ in range(8):
+        x = x.sin()
+    return x
+
+with SimulatedGPU("small") as gpu:
+    # 100 MiB each: without gradients two live at a time, and recomputed for backward all eight.
+    x = torch.ones(25 * 2**20, device=gpu.device, requires_grad=True)
+    loss = checkpoint(chain, x, use_reentrant=False).sum()
+    try:
+        loss.backward()
+    except torch.OutOfMemoryError as error:
+        print("short", error.requested_bytes, gpu.max_memory_allocated() <= 900 * 2**20)
+    small = torch.ones(5, device=gpu.device) + 1
+    print("goes on")
+"""
+
+
+def test_running_out_of_memory_in_a_recomputed_layer_is_an_error_and_no_abort() -> None:
+    # In a process of its own: C++ ends it where an error meets the engine's stream guard.
+    done = subprocess.run(
+        [sys.executable, "-c", RECOMPUTES_ON_A_SMALL_CARD], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split("\n")[:2] == [f"short {100 * 2**20} True", "goes on"], done.stderr

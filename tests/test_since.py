@@ -65,6 +65,17 @@ def test_cells_without_a_partner_are_named_and_do_not_agree() -> None:
     assert not since([cell("a", "none")], [cell("c", "bfd")]).agrees
 
 
+def test_nothing_in_common_is_said_to_be_so_and_fails_only_where_asked_to(
+    now: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = stored(tmp_path / "other", [cell("c", "wrapped")])
+    assert main(["report", str(now), "--since", str(other)]) == 0
+    said = capsys.readouterr().out
+    assert f"No cell in common with {other}: nothing to compare" in said
+    assert "- Only there: packing=wrapped" in said and "0 of 0" not in said
+    assert main(["report", str(now), "--since", str(other), "--fail"]) == 1
+
+
 def test_versions_that_differ_are_named_once() -> None:
     before, now = (
         [

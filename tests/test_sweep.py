@@ -1,6 +1,7 @@
 """Whole sweeps on the CPU, from the command line to the table: cases C1, C3, C7, C8, and what every sweep does."""
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from sweeping import LENGTHS, Swept, sweep, write_rows
+
+from memexp.commands import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("warm_cells")
 PACKINGS = ("none", "bfd", "bfd_split", "wrapped")
@@ -180,7 +183,11 @@ def test_a_dry_run_prints_the_cells_and_starts_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_lists_every_group_and_its_options() -> None:
+def test_help_lists_every_command_every_group_and_its_options() -> None:
     said = subprocess.run([sys.executable, "-m", "memexp", "--help"], capture_output=True, text=True, check=True).stdout
     assert "packing: bfd, bfd_split, none, wrapped" in said
     assert "offload: false, true" in said
+    typed = [re.fullmatch(r"  python -m memexp (.*?)  +(\S.*)", line) for line in said.splitlines()]
+    shown = [found for found in typed if found]
+    assert set(COMMANDS) <= {found[1].split()[0] for found in shown}
+    assert len({found.start(2) for found in shown}) == 1  # one column

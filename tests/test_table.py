@@ -439,6 +439,12 @@ def test_columns_without_room_are_named() -> None:
     assert row_of(lines, "none", "default", "false", "none", "false").endswith("1.00 GiB 10,000 100% baseline")
 
 
+def test_what_is_reserved_outlives_the_worst_case() -> None:
+    """It is the answer where the allocator is swept."""
+    lines = printed(*many_axes(), width=110)
+    assert "No room here for worst-case peak, step and padding: see table.md." in lines
+
+
 def test_a_narrow_terminal_loses_no_number() -> None:
     sweep, records = many_axes()
     text = " ".join(" ".join(printed(sweep, records, width=30)).split())

@@ -1,6 +1,6 @@
 """The commands beside a run: one module each, its `main(arguments)` returning the exit code. No torch in the parent.
 
-A new command is a module here and a line in COMMANDS.
+A new command is a module here, a line in COMMANDS and a line in the help of conf/config.yaml.
 """
 
 import importlib

@@ -22,7 +22,7 @@ from memexp.results.record import Record
 from memexp.results.store import read_records, write_atomically
 from memexp.results.strict import read_strictly
 from memexp.results.sweep import Sweep, SweepFolder
-from memexp.results.training_script import training_script
+from memexp.results.training_script import rows_to_write, training_script
 from memexp.simulate.cards import CARDS
 
 _UNITS = {"GIB": 2**30, "MIB": 2**20, "GB": 10**9, "MB": 10**6}
@@ -161,7 +161,9 @@ def _code(found: Recommendation, folder: SweepFolder, sweep: Sweep, path: Path |
         write_atomically(path, script)
     except OSError as error:
         raise PlanError(f"--script {path}: it cannot be written ({error.strerror}). Type another file.") from error
-    console.print(Text(f"\nWrote {path}. To train with it: {_start(plan, path)}"), soft_wrap=True)
+    before = rows_to_write(plan)
+    advice = f"To train with it {before}, then: " if before else "To train with it: "
+    console.print(Text(f"\nWrote {path}. {advice}{_start(plan, path)}"), soft_wrap=True)
 
 
 def _start(plan: Plan, path: Path) -> str:

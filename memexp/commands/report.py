@@ -19,7 +19,9 @@ def main(arguments: list[str]) -> int:
     parser = Parser("report", COMMANDS["report"])
     parser.add_argument("folder", type=Path, help="results/NAME, the folder of one sweep")
     parser.add_argument("--since", type=Path, metavar="OTHER", help="an earlier sweep, or its records.jsonl")
-    parser.add_argument("--fail", action="store_true", help="exit with 1 where something moved since OTHER")
+    parser.add_argument(
+        "--fail", action="store_true", help="exit with 1 where something moved since OTHER, or nothing is the same cell"
+    )
     parser.add_argument(
         "--charts", action="store_true", help="write the charts of report.html as PNG files, into charts/"
     )

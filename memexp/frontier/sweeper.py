@@ -21,6 +21,7 @@ from memexp.plan.make import make_plan
 from memexp.plan.plan import PlanError
 from memexp.results.csv_table import csv_text
 from memexp.results.markdown import markdown
+from memexp.results.report import report_page
 from memexp.results.store import read_records, write_atomically
 from memexp.results.sweep import Sweep, SweepFolder
 from memexp.results.table import print_table
@@ -70,7 +71,8 @@ class Frontier(PlanningSweeper):
         last: list[tuple[Sweep, SweepFolder]] = []
         with warm_server([probe.plan for probe in probes]):
             while True:
-                code = run_sweep([probe.config for probe in probes], self._launch, finish=_remember(last))
+                configs = [probe.config for probe in probes]
+                code = run_sweep(configs, self._launch, finish=_remember(last), more_follows=True)
                 if not last or code:  # a dry run, or an interrupt
                     raise SystemExit(code)
                 sweep, folder = last[-1]
@@ -87,13 +89,15 @@ class Frontier(PlanningSweeper):
     def _finish(self, sweep: Sweep, folder: SweepFolder, console: Console, single: bool) -> int:
         from memexp.app import exit_code, write_results
 
-        stored, _ = write_results(sweep, folder)
+        stored, probes = write_results(sweep, folder)
         table = frontier_table(sweep, stored.records, self.axis, self.bounds, self.headroom)
         write_atomically(folder.path / "frontier.md", markdown(table))
         write_atomically(folder.path / "frontier.csv", csv_text(table))
         console.print(Text())
         print_table(table, console)
-        console.print(f"\n{folder.path}/frontier.md  frontier.csv  and of every probe table.md", markup=False)
+        page = report_page(folder, sweep, stored, probes, console)
+        files = "  ".join([f"\n{folder.path}/frontier.md", "frontier.csv", "and of every probe table.md", *page])
+        console.print(files, markup=False, soft_wrap=True)
         return exit_code(stored.records, single)
 
 

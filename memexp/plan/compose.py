@@ -12,11 +12,12 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from memexp.plan.conf import conf_dir, groups, option
 from memexp.plan.plan import PlanError
+from memexp.plan.unknown_key import instead_of_trainer
 
 BARE_BOOLEAN = 'A defaults list names an option by a bare true or false. Quote it: - override offload: "true".'
 
@@ -97,6 +98,12 @@ def _unknown_key(full_key: str, key: str, cause: BaseException) -> str:
     names = [str(name) for name in parent] if isinstance(parent, DictConfig) else []
     near = difflib.get_close_matches(key, names, n=1)
     path = full_key.rpartition(".")[0]
+    if path == "trainer" and isinstance(parent, DictConfig):
+        fields = OmegaConf.to_container(parent, resolve=False)
+        assert isinstance(fields, dict)
+        instead = instead_of_trainer(key, {str(name): value for name, value in fields.items()})
+        if instead:
+            return f"{full_key}: {key} is an argument of TRL's. Type {instead}."
     if near:
         return f"{full_key}: there is no {key} here. Did you mean {path + '.' if path else ''}{near[0]}?"
     group = path.partition(".")[0]

@@ -24,6 +24,7 @@ from hydra.errors import HydraException
 
 from memexp.plan.conf import conf_dir, option, primary
 from memexp.plan.plan import PlanError
+from memexp.plan.unknown_key import instead_of_root
 from memexp.plan.values import show
 
 _MOST_CELLS = 100_000
@@ -52,8 +53,8 @@ def normalise(overrides: Sequence[str], groups: dict[str, list[str]]) -> list[st
         raise PlanError(
             f"That comes to {cells:,} cells, and {_MOST_CELLS:,} is the most of one sweep. Sweep over less."
         )
-    swept = {o.key_or_group: _elements(o._value) for o in parsed if o.is_sweep_override()}
-    return [_normalise(override, groups, swept) for override in parsed]
+    chosen = {o.key_or_group: _elements(o._value) for o in parsed}
+    return [_normalise(override, groups, chosen) for override in parsed]
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -77,7 +78,7 @@ def require_single(overrides: Sequence[str], advice: str) -> None:
             raise PlanError(f"{override.input_line} lists several values, and a single run takes one. {advice}")
 
 
-def _normalise(override: Override, groups: dict[str, list[str]], swept: dict[str, list[str]]) -> str:
+def _normalise(override: Override, groups: dict[str, list[str]], chosen: dict[str, list[str]]) -> str:
     key = override.key_or_group
     line = override.input_line or ""
     if override.is_delete() and not key.startswith("hydra"):
@@ -88,9 +89,10 @@ def _normalise(override: Override, groups: dict[str, list[str]], swept: dict[str
         raise PlanError(f"{line}: type one argument at a time, as in trainer.args.weight_decay=0.1.")
     if override.type is OverrideType.CHANGE and key.startswith(_OPEN):
         return f"++{line}"
+    swept = {group: names for group, names in chosen.items() if len(names) > 1}
     if override.type is OverrideType.CHANGE and _is_field_of(key, swept):
         # Hydra holds it to the group's default, which may have no such field, and to options that read none of it.
-        _check_key(override, groups)
+        _check_key(override, groups, chosen)
         return f"++{line}"
     if key in groups and override.package is None and override.value_type is not None:
         if override._value is None:
@@ -101,7 +103,7 @@ def _normalise(override: Override, groups: dict[str, list[str]], swept: dict[str
         _check_options(key, _elements(value), groups[key])
         # Only what holds a boolean is written anew: Hydra's own text of a glob, say, is not an override any more.
         return line if value == override._value else f"{_PREFIX[override.type]}{key}={_text(value)}"
-    _check_key(override, groups)
+    _check_key(override, groups, chosen)
     return line
 
 
@@ -149,7 +151,7 @@ def _check_options(group: str, names: list[str], options: list[str]) -> None:
             raise PlanError(f"{group}={name}: {group} has no option {name}. {hint}Its options: {', '.join(options)}.")
 
 
-def _check_key(override: Override, groups: dict[str, list[str]]) -> None:
+def _check_key(override: Override, groups: dict[str, list[str]], chosen: dict[str, list[str]]) -> None:
     key = override.key_or_group
     root, _, leaf = key.split("@")[0].partition(".")
     field = leaf.partition(".")[0]
@@ -164,15 +166,19 @@ def _check_key(override: Override, groups: dict[str, list[str]]) -> None:
         return
     if root in known:
         adds = override.type in (OverrideType.ADD, OverrideType.FORCE_ADD)
-        if adds and leaf and root in groups and not key.startswith(_OPEN) and not _is_field_of(key, groups):
+        # One cell of such a sweep, typed by itself: peft=none ++peft.r=4.
+        is_field = override.type is OverrideType.FORCE_ADD and root in chosen and _is_field_of(key, groups)
+        if adds and leaf and root in groups and not key.startswith(_OPEN) and not is_field:
             raise PlanError(
                 f"{override.input_line}: {root} reads no field but its own. Type {root}.{leaf}=… without the +."
             )
         if root in values and isinstance(override._value, Sweep | str | int | float | bool | None.__class__):
             _check_leaf(key, root, override)
         return
+    instead = instead_of_root(key, chosen, _MADE | _MADE_KEYS)
     near = difflib.get_close_matches(root, known, n=1)
     hint = f"Did you mean {near[0]}?" if near else "python -m memexp --help lists what there is."
+    hint = f"Type {instead}." if instead else hint
     raise PlanError(f"{override.input_line}: there is no {root}. {hint}")
 
 

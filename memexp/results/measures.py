@@ -52,8 +52,8 @@ class Measure:
 
 MEASURES = (
     Measure("peak allocated", "memory.peak_allocated_bytes", bytes_text, rank=0),
-    Measure("peak reserved", "memory.peak_reserved_bytes", bytes_text, rank=4),
-    Measure("worst-case peak", "memory.worst_case_peak_allocated_bytes", bytes_text, rank=3),
+    Measure("peak reserved", "memory.peak_reserved_bytes", bytes_text, rank=3),
+    Measure("worst-case peak", "memory.worst_case_peak_allocated_bytes", bytes_text, rank=4),
     Measure("real tokens/s", "speed.real_tokens_per_second", rate_text, rank=1, less_is_better=False),
     Measure("step", "speed.median_step_seconds", seconds_text, rank=5),
     Measure("kept", "data.kept_fraction", fraction_text, rank=2, less_is_better=False),

@@ -24,20 +24,28 @@ _STATE = {"optimizer": "the optimizer's state"}
 
 
 def phase_sentences(grid: Grid, acts_on: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    """One sentence for each kind of peak, that of the most cells first. `acts_on` is conf's own where it is None."""
+    """One sentence for each kind of peak, that of the most cells first. `acts_on` is conf's own where it is None.
+
+    Of the techniques that do not act on it only those are named that the sweep tries.
+    """
     techniques = conf.acts_on() if acts_on is None else acts_on
     known = [record for record in grid.ok if record.memory.peak_phase in _HELD]
     groups = grouped(known, lambda record: (record.memory.peak_phase, _largest(record)))
-    return [_sentence(grid, cells, techniques) for cells in sorted(groups, key=lambda cells: -len(cells))]
+    sentences = (_sentence(grid, cells, techniques) for cells in sorted(groups, key=lambda cells: -len(cells)))
+    return [sentence for sentence in sentences if sentence]
 
 
-def _sentence(grid: Grid, cells: Sequence[Record], techniques: Mapping[str, Sequence[str]]) -> str:
+def _sentence(grid: Grid, cells: Sequence[Record], techniques: Mapping[str, Sequence[str]]) -> str | None:
+    """None where nothing is known but the phase, and no technique is idle in it."""
     largest = _largest(cells[0])
     held = {largest} if largest else set(_HELD[str(cells[0].memory.peak_phase)])
     acting = sorted(group for group, acts in techniques.items() if held & set(acts))
     idle = sorted(group for group, acts in techniques.items() if not held & set(acts))
+    if not idle and largest is None:
+        return None
     if not idle and acting:
         acting = ["every technique"]
+    idle = [group for group in idle if group in grid.axes]
     parts = [f"{listing(acting, at_most=_MOST_TECHNIQUES)} {_verb(acting, 'act')} on that"] if acting else []
     parts += [f"{listing(idle, at_most=_MOST_TECHNIQUES)} {_verb(idle, 'do')} not"] if idle else []
     advice = f": {', '.join(parts)}" if parts else ""

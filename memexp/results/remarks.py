@@ -60,17 +60,33 @@ def _why_unusable(grid: Grid, baseline: Baseline, missing: Sequence[str]) -> str
 
 def _tokens_cut(grid: Grid) -> list[str]:
     cut = [r for r in grid.ok if r.data.kept_fraction is not None and r.data.kept_fraction < _FEW_TOKENS_KEPT]
-    groups = grouped(cut, lambda record: (record.data.kept_tokens, record.data.kept_fraction))
+    groups = grouped(cut, lambda record: (record.data.kept_tokens, record.data.kept_fraction, _rows_dropped(record)))
     if len(groups) > _MOST_OF_A_KIND:
         shares = [1 - (record.data.kept_fraction or 0.0) for record in cut]
         worst = f"{_share(min(shares))} to {_share(max(shares))}"
         return [f"{len(cut):,} of {len(grid.ok):,} cells cut {worst} of the tokens: compare what they kept"]
-    lines = []
-    for cells in groups:
-        kept, fraction = cells[0].data.kept_tokens, cells[0].data.kept_fraction or 0.0
-        counts = f" ({kept:,} of {kept / fraction:,.0f} kept)" if kept and fraction else ""
-        lines.append(_sentence(f"{grid.describe(cells, grid.ok)} cut {_share(1 - fraction)} of the tokens{counts}"))
-    return lines
+    return [_sentence(f"{grid.describe(cells, grid.ok)} {_what_was_cut(cells[0])}") for cells in groups]
+
+
+def _what_was_cut(record: Record) -> str:
+    """Whether rows were cut or left out is TRL's choice by trainer, and is read from what became of them."""
+    data, dropped = record.data, _rows_dropped(record)
+    kept, fraction = data.kept_tokens, data.kept_fraction or 0.0
+    counts = f" ({kept:,} of {kept / fraction:,.0f} kept)" if kept and fraction else ""
+    tokens = f"{_share(1 - fraction)} of the tokens{counts}"
+    if not dropped:
+        return f"cut {tokens}"
+    if dropped == data.cut_rows:
+        return f"dropped {dropped:,} of {data.rows_in:,} rows longer than max_length, and with them {tokens}"
+    return f"cut {tokens}, and dropped {dropped:,} of {data.rows_in:,} rows"
+
+
+def _rows_dropped(record: Record) -> int:
+    """Rows that are gone as a whole; 0 also where that is unknown, and of packed rows, which lose only empty ones."""
+    data = record.data
+    if data.rows_in is None or data.rows_kept is None or data.rows_packed is not None:
+        return 0
+    return data.rows_in - data.rows_kept
 
 
 def _fell_back(grid: Grid, comparison: Comparison) -> list[str]:
@@ -125,9 +141,13 @@ def _notes_of_cells(grid: Grid) -> list[str]:
     for record in grid.records:
         for note in dict.fromkeys(record.notes):
             cells[note].append(record)
-    return _the_first(
-        list(cells), lambda note: _sentence(f"{grid.describe(cells[note], grid.records)}: {one_line(note)}")
-    )
+
+    def sentence(note: str) -> str:
+        noted = cells[note]
+        among = grid.ok if all(record.status == "ok" for record in noted) else grid.records
+        return _sentence(f"{grid.describe(noted, among)}: {one_line(note)}")
+
+    return _the_first(list(cells), sentence)
 
 
 def _long_options(grid: Grid) -> list[str]:

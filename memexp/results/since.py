@@ -85,7 +85,10 @@ def since_lines(found: Since, name: str) -> Iterator[str]:
     """Plain lines: how many cells agree, what moved in the others, what could explain it, and what has no partner."""
     tolerances = f"memory within {TOLERANCE_PERCENT['memory']:g}%, speed within {TOLERANCE_PERCENT['speed']:g}%"
     same = sum(pair.agrees for pair in found.pairs)
-    yield f"Since {visible(name)}: {same:,} of {len(found.pairs):,} cells as before ({tolerances})"
+    if found.pairs:
+        yield f"Since {visible(name)}: {same:,} of {len(found.pairs):,} cells as before ({tolerances})"
+    else:
+        yield f"No cell in common with {visible(name)}: nothing to compare"
     moved = [pair for pair in found.pairs if not pair.agrees]
     for pair in moved[:_MOST_CELLS]:
         yield f"- {_label(pair.after)}: {_what_moved(pair)}"

@@ -70,10 +70,11 @@ def write_tables(folder: SweepFolder, table: Table) -> None:
 def print_table(table: Table, console: Console, whole: bool = False) -> None:
     """Print the table as wide as the console is. Nothing in it is taken for markup or for a control sequence.
 
-    Effects are printed where they are few, else only as part of the `whole`.
+    Effects are printed where they are few, else only as part of the `whole`, and a line says where they are.
     """
     if not whole and len(table.effects) > _FEW_EFFECTS:
-        table = replace(table, effects=())
+        elsewhere = f"What each option does in the mean, and where that depends on another: {len(table.effects)} lines"
+        table = replace(table, effects=(), remarks=(*table.remarks, f"{elsewhere} at the end of table.md"))
     console.print(Text("\n").join(lines(table, console)), soft_wrap=True)
 
 

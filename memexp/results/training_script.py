@@ -1,9 +1,9 @@
 """A plan as the code to paste: a plain TRL script that trains what the cell trained, and needs no memexp.
 
 It says what differs from TRL's defaults and nothing else. Data is the user's own file where the cell had one; for
-shipped rows it is the path of the shipped file. Where the script cannot know (rows of other trainers, a reward) a line
-marked `# <- yours` says so. A plan is data: nothing of it gets into the code but as a literal, or as a name that was
-checked.
+shipped rows it is the path of the shipped file, and rows.jsonl where a trainer takes none of those. Where the script
+cannot know (rows of other trainers, a reward) a line marked `# <- yours` says so. A plan is data: nothing of it gets
+into the code but as a literal, or as a name that was checked.
 """
 
 import json
@@ -24,10 +24,11 @@ _ASSETS = Path(memexp.__file__).parent / "assets"
 _AS_MEASURED = ("lr_scheduler_type", "train_sampling_strategy", "save_strategy", "logging_steps")
 _TASKS = {"CAUSAL_LM": "AutoModelForCausalLM", "SEQ_CLS": "AutoModelForSequenceClassification"}
 _YOURS = "  # <- yours"
+_OWN_ROWS = "rows.jsonl"
 _ROWS = {
-    "documents": "One JSON object a line, with messages, text, prompt and completion, or input_ids",
-    "pairs": "One JSON object a line, with prompt, chosen and rejected",
-    "prompts": "One JSON object a line, with prompt",
+    "documents": "one JSON object a line, with messages, text, prompt and completion, or input_ids",
+    "pairs": "one JSON object a line, with prompt, chosen and rejected",
+    "prompts": "one JSON object a line, with prompt",
 }
 
 
@@ -39,6 +40,16 @@ def training_script(plan: Plan, about: str) -> str:
     parts = [_docstring(about), *_environment(plan), _imports(plan), _rows(plan), _model(plan)]
     parts += [_arguments(plan), _trainer(plan)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def rows_to_write(plan: Plan) -> str | None:
+    """What a user has to do before the script can run, `put your rows into rows.jsonl (…)`; None where it just runs."""
+    return None if _reads_what_is_there(plan) else f"put your rows into {_OWN_ROWS} ({_ROWS[plan.work.trainer.rows]})"
+
+
+def _reads_what_is_there(plan: Plan) -> bool:
+    """Shipped and made-up rows are documents: pairs and prompts of them were made by memexp, whose code stays here."""
+    return plan.work.data["kind"] not in ("docstrings", "lengths") or plan.work.trainer.rows == "documents"
 
 
 def _docstring(about: str) -> str:
@@ -61,7 +72,7 @@ def _imports(plan: Plan) -> str:
     quantized = bool(work.model.kwargs.get("quantization"))
     from_transformers = [*(["AutoConfig"] if is_random else []), family, "AutoTokenizer"]
     from_transformers += ["BitsAndBytesConfig"] if quantized else []
-    rows = "Dataset" if work.data["kind"] == "lengths" else "load_dataset"
+    rows = "Dataset" if work.data["kind"] == "lengths" and _reads_what_is_there(plan) else "load_dataset"
     lines = ["import torch", f"from datasets import {rows}"]
     lines += ["from peft import LoraConfig"] if work.peft is not None else []
     lines += [f"from transformers import {', '.join([*from_transformers, 'set_seed'])}"]
@@ -74,21 +85,30 @@ def _imports(plan: Plan) -> str:
 
 def _rows(plan: Plan) -> str:
     data, needs = plan.work.data, plan.work.trainer.rows
+    if not _reads_what_is_there(plan):
+        return _rows_of_a_file(_OWN_ROWS, needs, _YOURS)
     if data["kind"] == "lengths":
         return _rows_of_lengths(plan)
     if data["kind"] == "hub":
         name = f", {_literal(data['name'])}" if data.get("name") else ""
         lines = [f"rows = load_dataset({_literal(data['path'])}{name}, split={_literal(data['split'])})"]
+    elif data["kind"] == "docstrings":
+        lines = [_rows_of_a_file(str(_ASSETS / "docstrings.jsonl"), needs, _YOURS)]
     else:
-        shipped = data["kind"] == "docstrings"
-        path = str(_ASSETS / "docstrings.jsonl") if shipped and needs == "documents" else data.get("path", "rows.jsonl")
-        lines = [f"# {_ROWS[needs]}", f"DATA = {_literal(path)}{_YOURS if shipped else ''}"]
-        lines.append('rows = load_dataset("json", data_files=DATA, split="train")')
+        lines = [_rows_of_a_file(data["path"], needs)]
     columns = data.get("columns")
     if columns:
         lines.append(f"rows = rows.rename_columns({_literal({theirs: ours for ours, theirs in columns.items()})})")
         lines.append(f"rows = rows.select_columns({_literal(list(columns))})")
     return "\n".join(lines)
+
+
+def _rows_of_a_file(path: str, needs: str, mark: str = "") -> str:
+    said = _ROWS[needs]
+    return (
+        f"# {said[0].upper()}{said[1:]}\nDATA = {_literal(path)}{mark}\n"
+        'rows = load_dataset("json", data_files=DATA, split="train")'
+    )
 
 
 def _rows_of_lengths(plan: Plan) -> str:
@@ -124,8 +144,22 @@ def _model(plan: Plan) -> str:
     lines += [f"tokenizer = AutoTokenizer.from_pretrained({_literal(str(_ASSETS / 'tokenizer'))})"]
     fields = model.config | ({"num_labels": 1} if plan.work.trainer.task == "SEQ_CLS" else {})
     lines += [_call("config = AutoConfig.for_model", [_literal(model.model_type), *_call_arguments(fields, True)])]
-    lines += [f"model = {family}.from_config(config, {kwargs})"]
-    return "\n".join(lines)
+    why = _why_from_a_folder(plan)
+    if why is None:
+        return "\n".join([*lines, f"model = {family}.from_config(config, {kwargs})"])
+    made = f'{family}.from_config(config, dtype=torch.{_name(model.kwargs["dtype"])}).save_pretrained("random_weights")'
+    lines += [f"# {why}, so random ones are written to a folder before.", made]
+    return "\n".join([*lines, f'model = {family}.from_pretrained("random_weights", {kwargs})'])
+
+
+def _why_from_a_folder(plan: Plan) -> str | None:
+    """Why random weights must lie in a folder. A reference model is loaded once more, by the name of the policy."""
+    work = plan.work
+    if work.model.kwargs.get("quantization"):
+        return "Weights are quantised as they are loaded"
+    if work.peft is None and work.trainer.rows != "documents" and work.trainer.task == "CAUSAL_LM":
+        return "TRL loads the weights of a reference model from where the model was loaded"
+    return None
 
 
 def _is_shipped(plan: Plan) -> bool:
@@ -177,9 +211,8 @@ def _trainer(plan: Plan) -> str:
     lines = ["model=model", "args=args", "train_dataset=rows", "processing_class=tokenizer"]
     reward = ""
     if trainer.reward is not None:
-        reward = (
-            f"def reward(completions, **kwargs):{_YOURS}\n    return [float(len(text)) for text in completions]\n\n\n"
-        )
+        body = "return [float(len(text)) for text in completions]"
+        reward = f"\ndef reward(completions, **kwargs):{_YOURS}\n    {body}\n\n\n"
         lines.append("reward_funcs=[reward]")
     if plan.work.peft is not None:
         fields = dict(plan.work.peft)

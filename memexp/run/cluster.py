@@ -127,7 +127,7 @@ class _PatientRay:
 def _watcher() -> Any:
     from submitit.slurm.slurm import SlurmInfoWatcher
 
-    class Watcher(SlurmInfoWatcher):
+    class Watcher(SlurmInfoWatcher):  # type: ignore[misc]
         """sacct where there is accounting, else squeue: what it no longer lists has ended."""
 
         def update(self) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from memexp.plan.plan import Plan
-from memexp.run.quantize import quantized_parameters
+from memexp.run.quantize import parameters_of_quantized_layers, quantized_parameters
 from memexp.run.sharding import innermost, launch_settings, master_dtypes, whole_size
 from memexp.run.vllm import vllm_settings
 
@@ -73,7 +73,9 @@ def _checkpointing(model: Any) -> dict[str, Any]:
 
 def _precision(trainer: Any, model: Any) -> dict[str, Any]:
     mixed = {"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision)
-    frozen = [p.dtype for p in model.parameters() if not p.requires_grad]
+    # bitsandbytes casts a 4-bit layer's bias to the dtype of its input at the first forward, whatever was asked for.
+    recast = parameters_of_quantized_layers(model)
+    frozen = [p.dtype for p in model.parameters() if not p.requires_grad and id(p) not in recast]
     # DeepSpeed's modules compute with copies of the weights that its optimizer steps on.
     weights = frozen or master_dtypes(trainer.optimizer) or [p.dtype for p in model.parameters()]
     trained = [p.dtype for p in model.parameters() if p.requires_grad]

@@ -99,7 +99,9 @@ def _read_jsonl(path: Path, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise Refused("invalid_data", f"{path}, line {number} is no JSON: {error}.") from error
+            # json counts lines too, and each row is its line 1.
+            why = f"{error.msg}, at character {error.colno}" if isinstance(error, json.JSONDecodeError) else f"{error}"
+            raise Refused("invalid_data", f"{path}, line {number} is no JSON: {why}.") from error
         if not isinstance(row, dict):
             raise Refused(
                 "invalid_data", f"{path}, line {number} is a JSON {type(row).__name__}, not an object with columns."

@@ -6,6 +6,7 @@ that a 70B model never needs more than its quantised size and one layer. What is
 transformers' decision in both cases. Left out: other libraries than bitsandbytes.
 """
 
+import logging
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ def quantization_config(fields: dict[str, Any], bf16: bool) -> Any:
     `bf16` is whether arithmetic is bf16: transformers' default for 4 bits computes in fp32, whatever the trainer does.
     """
     if fields["bits"] == 8:
+        logging.getLogger("bitsandbytes.autograd._functions").addFilter(_SAID_ONCE)
         return transformers.BitsAndBytesConfig(load_in_8bit=True)
     compute = fields["compute_dtype"]
     return transformers.BitsAndBytesConfig(
@@ -99,10 +101,24 @@ class _Maker:
 
 def quantized_parameters(model: Any) -> dict[str, Any]:
     """What of a built model is quantised, read from its parameters: the kind, and how many weights they stand for."""
-    found = [p for p in model.parameters() if type(p).__name__ in ("Params4bit", "Int8Params")]
+    found = [p for p in model.parameters() if _is_of_bitsandbytes(p)]
     kinds = sorted({_kind(p) for p in found} - {"none"})
     count = sum(true_size(p) for p in found if _kind(p) != "none")
     return {"quantization": "+".join(kinds) or "none", "quantized_parameters": count}
+
+
+def parameters_of_quantized_layers(model: Any) -> set[int]:
+    """The ids of all parameters of the layers whose weights are quantised, biases included."""
+    layers = (m for m in model.modules() if any(_kind(p) != "none" for p in _own(m) if _is_of_bitsandbytes(p)))
+    return {id(p) for layer in layers for p in _own(layer)}
+
+
+def _own(module: Any) -> list[Any]:
+    return list(module.parameters(recurse=False))
+
+
+def _is_of_bitsandbytes(parameter: Any) -> bool:
+    return type(parameter).__name__ in ("Params4bit", "Int8Params")
 
 
 def true_size(parameter: Any) -> int:
@@ -116,3 +132,20 @@ def _kind(parameter: Any) -> str:
     if parameter.is_floating_point():
         return "none"
     return str(parameter.quant_type) if type(parameter).__name__ == "Params4bit" else "int8"
+
+
+class _SaidOnce(logging.Filter):
+    """Lets a message through the first time only. bitsandbytes warns of its cast to fp16 in every int8 product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        is_new = message not in self.said
+        self.said.add(message)
+        return is_new
+
+
+_SAID_ONCE = _SaidOnce()

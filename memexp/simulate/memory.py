@@ -4,8 +4,9 @@ Also the two kinds of memory that no tensor shows: what a kernel takes while it 
 takes for good. Knows nothing of ops.
 """
 
+import contextlib
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,9 @@ from memexp.simulate.tensors import storage_at
 
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, LOGITS, WORKSPACES = range(6)
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "logits", "workspaces")
+
+# Above every address of the allocator, and farther apart than tensors are long.
+_BEYOND, _APART = 2**62, 2**44
 
 
 class StorageRecord(weakref.ref[torch.UntypedStorage]):
@@ -66,6 +70,9 @@ class DeviceMemory:
         self._busy = False
         self._died_while_busy: list[int] = []
         self._on_death = self._died  # one bound method for all storages
+        self._deferring = 0
+        self._deferred: torch.OutOfMemoryError | None = None
+        self._beyond: set[int] = set()  # addresses given out while an error is deferred: no memory stands behind them
 
     def new_storage(self, nbytes: int, stream: int, category: int | None = None) -> torch.UntypedStorage:
         """Memory for one tensor. Raises torch.OutOfMemoryError where the card is full."""
@@ -96,8 +103,22 @@ class DeviceMemory:
             self.by_category[WORKSPACES] -= block_bytes
             self._free(address)
 
+    @contextlib.contextmanager
+    def deferring_errors(self) -> Iterator[None]:
+        """Where no error may be raised: a full card is told by the first allocation after this block instead.
+
+        What is asked for in between is given out and counted nowhere, since a GPU would not have come so far.
+        """
+        self._deferring += 1
+        try:
+            yield
+        finally:
+            self._deferring -= 1
+
     def record_stream(self, address: int, stream: int) -> None:
         """A second stream uses this storage."""
+        if address in self._beyond:
+            return
         self.allocator.record_stream(address, stream)
         if self.late is not None:
             self.late.record_stream(address, stream)
@@ -120,12 +141,17 @@ class DeviceMemory:
         self.records.clear()
 
     def _malloc(self, nbytes: int, stream: int) -> tuple[int, int]:
+        if self._deferred is not None:
+            return self._malloc_beyond()
         before = self._allocated.current
         self._busy = True
         try:
             address = self.allocator.malloc(nbytes, stream)
         except AllocatorOutOfMemoryError as error:
-            raise _as_torch_error(error) from None
+            if not self._deferring:
+                raise _as_torch_error(error) from None
+            self._deferred = _as_torch_error(error)
+            return self._malloc_beyond()
         finally:
             self._busy = False
         block_bytes = self._allocated.current - before
@@ -135,7 +161,18 @@ class DeviceMemory:
             self._free(self._died_while_busy.pop())
         return address, block_bytes
 
+    def _malloc_beyond(self) -> tuple[int, int]:
+        if not self._deferring:
+            error, self._deferred = self._deferred, None
+            assert error is not None
+            raise error
+        address = _BEYOND + len(self._beyond) * _APART
+        self._beyond.add(address)
+        return address, 0
+
     def _free(self, address: int) -> None:
+        if address in self._beyond:
+            return  # its number is not given out again
         self._busy = True
         self.allocator.free(address)
         if self.late is not None:

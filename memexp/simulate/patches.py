@@ -56,6 +56,13 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch("torch", "empty", torch_paths.empty, "a CPU build has no pinned memory", TORCH),
     Patch(
+        "torch.autograd.graph",
+        "saved_tensors_hooks.__init__",
+        torch_paths.saved_tensors_hooks,
+        "out of memory while a checkpointed layer is recomputed would abort the process",
+        TORCH,
+    ),
+    Patch(
         "torch.amp.grad_scaler",
         "GradScaler._maybe_opt_step",
         torch_paths.optimizer_step_by_rule,

@@ -49,6 +49,20 @@ def record_stream(gpu: "SimulatedGPU", original: Any) -> Any:
     return record
 
 
+def saved_tensors_hooks(gpu: "SimulatedGPU", original: Any) -> Any:
+    """An error in such a hook is still set when the engine leaves its stream guard, which is Python here and aborts."""
+
+    def init(hooks: Any, pack_hook: Any, unpack_hook: Any) -> None:
+        @functools.wraps(unpack_hook)
+        def unpack(packed: Any) -> Any:
+            with gpu.memory.deferring_errors():
+                return unpack_hook(packed)
+
+        original(hooks, pack_hook, unpack)
+
+    return init
+
+
 def optimizer_step_by_rule(gpu: "SimulatedGPU", original: Any) -> Any:
     """`GradScaler` reads back whether a gradient overflowed, and then leaves out the step. By rule none does."""
 
