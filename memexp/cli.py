@@ -77,6 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if wants_traceback:
             raise
         return invocation.fail(error)
+    except BrokenPipeError:
+        # `| head` has read what it wanted. Python would flush stdout once more on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         if wants_traceback or error.filename is None:
             raise

@@ -198,7 +198,7 @@ def test_report_rebuilds_every_table_from_the_json_files(folder: SweepFolder) ->
     assert code == 0
     assert "8.00 GiB" in text
     assert "OOM in backward of step 1" in text
-    assert names_in(folder.path) == ["cells", "records.jsonl", "sweep.json", "table.csv", "table.md"]
+    assert names_in(folder.path) == ["cells", "records.jsonl", "report.html", "sweep.json", "table.csv", "table.md"]
     assert len(folder.records_jsonl.read_text().splitlines()) == 4
     first = folder.table_md.read_bytes(), folder.table_csv.read_bytes()
     run_report(folder.path)
