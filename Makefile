@@ -25,7 +25,7 @@ reference: $(STAMP) ## make results/reference again, on the simulated GPU; memex
 	done
 
 test: $(STAMP) ## run the tests (those that need a GPU are skipped by name)
-	$(RUN) -m pytest -n 2
+	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-cluster: $(STAMP) ## the cluster launchers on a one-node SLURM (installed with apt where it can be) and a local Ray
 	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[slurm,ray]'

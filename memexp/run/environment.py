@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import memexp
+from memexp.measure import trace
 from memexp.plan.machine import version_of
 from memexp.plan.plan import Plan
 from memexp.plan.trusted import check_environment
@@ -32,7 +33,9 @@ def worker_changes(plan: Plan, gpus: Sequence[str] = ()) -> dict[str, str | None
     threads = {"OMP_NUM_THREADS": str(plan.work.threads)} if plan.work.backend != "cuda" else {}
     # With several in sight and no launcher, transformers wraps the model in DataParallel, which TRL refuses.
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-    return {**QUIET, **offline, **threads, **visible, **plan.work.env}
+    # A warm server has the environment of whoever started it.
+    traces = {trace.VARIABLE: os.environ.get(trace.VARIABLE)}
+    return {**QUIET, **offline, **threads, **visible, **traces, **plan.work.env}
 
 
 def worker_environment(plan: Plan, parent: Mapping[str, str], gpus: Sequence[str] = ()) -> dict[str, str]:
