@@ -10,7 +10,6 @@ import itertools
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -30,6 +29,7 @@ from memexp.plan.compose import user_errors
 from memexp.plan.overrides import normalise, require_single
 from memexp.plan.plan import PlanError
 from memexp.plan.trusted import check_hydra
+from memexp.run.signals import handling
 
 MULTIRUN = ("-m", "--multirun")
 _PLAIN = (
@@ -102,7 +102,9 @@ def run(arguments: list[str], typed: Sequence[str] | None = None) -> int:
     invocation.remember(arguments if typed is None else typed)
     sys.argv = [sys.argv[0], *prepare(arguments)]
     hydra_main = hydra.main(config_path=str(conf.conf_dir()), config_name="config", version_base="1.3")(job)
-    with _hydra_raises(), _sigterm_interrupts(), user_errors(), _configs_are_data():
+    # What ends a job on a cluster ends a sweep as Ctrl-C does: in order, and with the command to resume it.
+    sigterm = handling(_interrupt, signal.SIGTERM)
+    with _hydra_raises(), sigterm, user_errors(), _configs_are_data():
         hydra_main()
     return 0
 
@@ -136,19 +138,6 @@ def _configs_are_data() -> Iterator[None]:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """What ends a job on a cluster ends a sweep as Ctrl-C does: in order, and with the command to resume it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def prepare(arguments: Sequence[str]) -> list[str]:

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from memexp.run.warm import advertised
+from memexp.run.warm import serving
 
 PEAK = 2**30
 
@@ -26,20 +25,13 @@ PEAK = 2**30
 @contextmanager
 def quick_server(faults: Mapping[int, str] | None = None, seconds: float = 0.0) -> Iterator[None]:
     """Cells that take `seconds` each; `faults` maps a cell's seed to what befalls it, and -1 stands for every seed."""
-    with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
-        address = str(Path(folder) / "warm")
-        listener.bind(address)
-        listener.listen(64)
-        ours, theirs = os.pipe()
-        command = [sys.executable, __file__, str(listener.fileno()), str(ours), json.dumps(faults or {}), str(seconds)]
-        server = subprocess.Popen(command, pass_fds=(listener.fileno(), ours), start_new_session=True)
-        os.close(ours)
-        try:
-            with advertised(address):
-                yield
-        finally:
-            os.close(theirs)
-            server.wait(10)
+
+    def start(listener: socket.socket, alive: int) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, __file__, str(listener.fileno()), str(alive), json.dumps(faults or {}), str(seconds)]
+        return subprocess.Popen(command, pass_fds=(listener.fileno(), alive), start_new_session=True)
+
+    with serving(start):
+        yield
 
 
 def quick_work(plan_path: str, faults: dict[str, str], seconds: float) -> int:

@@ -18,7 +18,7 @@ from memexp.frontier.search import Bounds, next_sizes
 from memexp.frontier.table import frontier_table
 from memexp.plan.machine import this_machine
 from memexp.plan.make import make_plan
-from memexp.plan.plan import PlanError
+from memexp.plan.plan import Plan, PlanError
 from memexp.results.csv_table import csv_text
 from memexp.results.markdown import markdown
 from memexp.results.report import report_page
@@ -105,7 +105,7 @@ class Frontier(PlanningSweeper):
 class _Probe:
     size: int
     config: DictConfig
-    plan: Any
+    plan: Plan
 
 
 class _Combination:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memexp.frontier.fit import fits, needed_bytes, share_of_card
+from memexp.frontier.fit import fits, share_of_card
 from memexp.frontier.search import Bounds, Found, found
 from memexp.results.format import bytes_text, fraction_text, option_text, rate_text, visible
 from memexp.results.grid import Grid, grouped, option
 from memexp.results.heading import heading
 from memexp.results.outcome import outcome
+from memexp.results.recommend import reserved_bytes
 from memexp.results.record import Record
 from memexp.results.rows import Column, Number, Row, Table
 from memexp.results.sweep import Sweep
@@ -65,7 +66,7 @@ def _row(grid: Grid, row: _Combination, others: Sequence[str], axis: str) -> Row
         status = row.failed.status if row.failed is not None else "oom"
         return Row(id=row.cells[0].id, status=status, options=options, remark=visible(remark))
     tilde = "~" if row.best.predicted else ""
-    needed, share = needed_bytes(row.best), share_of_card(row.best)
+    needed, share = reserved_bytes(row.best.memory), share_of_card(row.best)
     rate = row.best.speed.real_tokens_per_second
     or_more = " or more" if row.reached_the_top or row.failed is not None else ""
     numbers = (
@@ -106,7 +107,7 @@ def _csv(rows: Sequence[_Combination], others: Sequence[str]) -> tuple[tuple[str
         values = (
             row.found.largest,
             row.found.too_large,
-            needed_bytes(best) if best else None,
+            reserved_bytes(best.memory) if best else None,
             share_of_card(best) if best else None,
             best.speed.real_tokens_per_second if best else None,
             (best or row.cells[0]).id,

@@ -12,11 +12,12 @@ import importlib
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+
+from memexp.run.signals import handling
 
 _SOON_SECONDS = 20  # how often squeue is asked at most
 
@@ -36,14 +37,8 @@ def sigterm_ends_the_job() -> Iterator[None]:
 
     The cell leaves no record, and its parent, who finds the job gone, writes that of a killed one.
     """
-    if "SUBMITIT_EXECUTOR" not in os.environ or threading.current_thread() is not threading.main_thread():
+    with handling(_exit, signal.SIGTERM) if "SUBMITIT_EXECUTOR" in os.environ else nullcontext():
         yield
-        return
-    before = signal.signal(signal.SIGTERM, _exit)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _exit(number: int, _: object) -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from memexp.run.fail_fast import FailFast
 from memexp.run.gpus import lent_gpus
 from memexp.run.interrupt import Process, Running
 from memexp.run.ranks import Ranks
+from memexp.run.signals import handling
 from memexp.run.warm import WarmProcess, WarmServerGone, server_address
 from memexp.secrets import secrets_in, without_secrets
 
@@ -193,18 +193,11 @@ def _software(plan: Plan) -> dict[str, Any]:
 @contextlib.contextmanager
 def _interrupts_wait() -> Iterator[None]:
     """Ctrl-C in the middle of starting a process would leave one that nobody knows of."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     caught: list[int] = []
-    before = {
-        sent: signal.signal(sent, lambda number, _: caught.append(number)) for sent in (signal.SIGINT, signal.SIGTERM)
-    }
     try:
-        yield
+        with handling(lambda number, _: caught.append(number), signal.SIGINT, signal.SIGTERM):
+            yield
     finally:
-        for sent, handler in before.items():
-            signal.signal(sent, handler)
         for number in caught[:1]:
             signal.raise_signal(number)
 

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,18 +49,28 @@ def warm_server(plans: Sequence[Plan]) -> Iterator[None]:
     if not warm or server_address():
         yield
         return
+    model_types = sorted({plan.work.model.model_type for plan in warm})
+    with serving(lambda listener, alive: _start_server(listener, alive, model_types)):
+        yield
+
+
+@contextmanager
+def serving(start: "Callable[[socket.socket, int], subprocess.Popen[bytes]]") -> Iterator[None]:
+    """Have the processes of this sweep find the server that `start(listener, alive)` starts.
+
+    The server ends when it reads the end of the pipe of which `alive` is the descriptor.
+    """
     with tempfile.TemporaryDirectory(prefix="memexp-") as folder:
         address = str(Path(folder) / "warm")
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(address)
-        listener.listen(64)
         # The server reads this pipe's end: when we are gone, however we went, so is it.
         ours, theirs = os.pipe()
-        server = _start_server(listener, ours, sorted({plan.work.model.model_type for plan in warm}))
-        listener.close()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(64)
+            server = start(listener, ours)
         os.close(ours)
         try:
-            with advertised(address):
+            with _advertised(address):
                 yield
         finally:
             os.close(theirs)
@@ -72,7 +82,7 @@ def warm_server(plans: Sequence[Plan]) -> Iterator[None]:
 
 
 @contextmanager
-def advertised(address: str) -> Iterator[None]:
+def _advertised(address: str) -> Iterator[None]:
     """Have the processes of this sweep find the server at `address`."""
     before = {name: os.environ.get(name) for name in (ADDRESS_VARIABLE, _JOB_VARIABLE)}
     os.environ |= {ADDRESS_VARIABLE: address, _JOB_VARIABLE: str(scheduler_job())}
