@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import command_lines
 from slurm_cluster import missing, one_node_slurm
 
 pytestmark = pytest.mark.cluster
@@ -36,7 +38,7 @@ def command(results: Path, *arguments: str) -> list[str]:
 
 def run(results: Path, *arguments: str, environment: dict[str, str] | None = None) -> Any:
     return subprocess.run(
-        command(results, *arguments), env=environment, capture_output=True, text=True, timeout=120, check=False
+        command(results, *arguments), env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -76,7 +78,7 @@ def test_a_cancelled_job_is_a_killed_row_and_resuming_runs_it(slurm: dict[str, s
     ) as sweep:
         job = _job_that_trains(tmp_path)
         subprocess.run(["scancel", job], env=slurm, check=True)
-        said, _ = sweep.communicate(timeout=120)
+        said, _ = sweep.communicate(timeout=300)
     assert sweep.returncode == 1, said
     assert (tmp_path / "s" / "records.jsonl").exists(), said
     by_status = {record["status"]: record for record in records(tmp_path)}
@@ -109,25 +111,15 @@ def _job_that_trains(results: Path, seconds: float = 120) -> str:
 
 
 def _job_of(cell: Path) -> str:
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(cell / "plan.json").encode() in (process / "cmdline").read_bytes():
-                variables = dict(v.split(b"=", 1) for v in (process / "environ").read_bytes().split(b"\0") if b"=" in v)
-                array, task = variables.get(b"SLURM_ARRAY_JOB_ID"), variables.get(b"SLURM_ARRAY_TASK_ID")
-                if array and task:
-                    return f"{array.decode()}_{task.decode()}"
-        except OSError:
-            continue
+    for pid in (pid for pid, command in command_lines() if str(cell / "plan.json") in command):
+        with suppress(OSError):  # it has ended since
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            variables = dict(v.split(b"=", 1) for v in environment if b"=" in v)
+            array, task = variables.get(b"SLURM_ARRAY_JOB_ID"), variables.get(b"SLURM_ARRAY_TASK_ID")
+            if array and task:
+                return f"{array.decode()}_{task.decode()}"
     raise AssertionError("no process of the cell belongs to a job")
 
 
-def _workers(results: Path) -> list[str]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (process / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if str(results / "s" / "cells").encode() in line:
-            found.append(process.name)
-    return found
+def _workers(results: Path) -> list[int]:
+    return [pid for pid, command in command_lines() if str(results / "s" / "cells") in command]

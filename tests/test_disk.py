@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import is_running, wait_until
 from sweeping import Swept, sweep
 
 from memexp.results import store
@@ -80,20 +80,14 @@ def test_a_folder_that_is_deleted_meanwhile_is_one_line(tmp_path: Path, jobs: in
     with quick_server(seconds=1.5):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: any(tmp_path.glob("mine/cells/*/log.txt")))
-        shutil.rmtree(tmp_path / "mine")
+        # Moved first: a cell that writes between the files would leave the folder there.
+        shutil.rmtree((tmp_path / "mine").rename(tmp_path / "gone"))
         _, said = process.communicate(timeout=120)
     assert process.returncode == 1
     (line,) = said.splitlines()
     assert str(tmp_path / "mine") in line
     assert "No such file or directory" in line
     assert not (tmp_path / "mine").exists()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 300  # what no machine needs
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert condition()
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +159,14 @@ def test_a_sweep_killed_at_any_moment_resumes_with_what_it_had_and_leaves_no_pro
     with quick_server({6: "hangs"}, seconds=0.15):
         for finished in (1, 3, 6):
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
-                # At whatever moment it has so many records: their number is read while it goes on.
-                wait_until(lambda finished=finished: len(list(cells.glob("*/record.json"))) >= finished)
+                # At whatever moment it has so many records: their number is read while it goes on. At last only the
+                # cell that hangs is left, and begins a moment after the record before it.
+                wait_until(
+                    lambda finished=finished: (
+                        len(list(cells.glob("*/record.json"))) >= finished
+                        and (finished < 6 or any(path.read_text() for path in cells.glob("*/child")))
+                    )
+                )
                 parent.send_signal(signal.SIGKILL)
             now = {path.parent.name: path.read_bytes() for path in cells.glob("*/record.json")}
             assert had.items() <= now.items()  # what was finished is what it was, to the byte
@@ -180,10 +180,3 @@ def test_a_sweep_killed_at_any_moment_resumes_with_what_it_had_and_leaves_no_pro
     assert [record["status"] for record in whole.records] == ["ok"] * 7
     after = {path.parent.name: path.read_bytes() for path in cells.glob("*/record.json")}
     assert had.items() <= after.items()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from made_records import two_by_two
+from processes import is_running, wait_until
 from rich.console import Console
 from sweeping import sweep, write_rows
 
@@ -88,6 +89,11 @@ def kept(folder: Path, plan: Plan) -> Path:
     return paths.plan(plan.id)
 
 
+def children_in(results: Path) -> list[int]:
+    """What the cells that hang have started; a file that is not written yet is none."""
+    return [int(said) for path in results.glob("mine/cells/*/child") if (said := path.read_text())]
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_all_that_run_and_none_leaves_a_record(tmp_path: Path, sent: signal.Signals) -> None:
     command = [sys.executable, "-m", "memexp", "-m", "seed=0,1,2,3", "backend=cpu", "logger=none", "jobs=2",
@@ -100,33 +106,15 @@ def test_an_interrupt_ends_all_that_run_and_none_leaves_a_record(tmp_path: Path,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        while len(children := list(tmp_path.glob("mine/cells/*/child"))) < 2 or not all(
-            child.read_text() for child in children
-        ):
-            time.sleep(0.05)
-            assert process.poll() is None
+        wait_until(lambda: process.poll() is not None or len(children_in(tmp_path)) == 2)
         process.send_signal(sent)
-        out, _ = process.communicate(timeout=60)
-        pids = [int(child.read_text()) for child in children]
+        out, _ = process.communicate(timeout=300)
+        pids = children_in(tmp_path)
+        assert len(pids) == 2
         wait_until(lambda: not any(map(is_running, pids)))
     assert process.returncode == 130
     assert "jobs=2" in out.split("Interrupted. To run the rest: ")[1]
     assert not list(tmp_path.glob("mine/cells/*/record.json"))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def wait_until(condition: object) -> None:
-    """Gives up after what no machine needs."""
-    end = time.monotonic() + 300
-    while not condition() and time.monotonic() < end:  # type: ignore[operator]
-        time.sleep(0.05)
-    assert condition()  # type: ignore[operator]
 
 
 def test_what_is_visible_follows_cudas_own_rules() -> None:
@@ -230,10 +218,12 @@ def test_cells_on_two_gpus_run_at_once_each_with_its_own(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Workers that report what they see in the place of training, since there is no GPU.
-    reporter = tmp_path / "reporter"
-    (reporter / "memexp_stub").mkdir(parents=True)
-    script = reporter / "python"
-    script.write_text('#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" > "$(dirname "$3")/saw"\nsleep 0.3\n')
+    # The first waits for a second: run one after the other, none would end.
+    script = tmp_path / "python"
+    script.write_text(
+        '#!/bin/sh\ncell=$(dirname "$3")\necho "$CUDA_VISIBLE_DEVICES" > "$cell/saw"\n'
+        'until [ "$(ls "$cell"/../*/saw | wc -l)" -ge 2 ]; do sleep 0.05; done\n'
+    )
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
     paths = [kept(tmp_path / "sweep", on_cuda(seed=seed)) for seed in range(4)]
@@ -254,9 +244,8 @@ def test_several_running_cells_stand_below_the_bar_one_a_line(tmp_path: Path) ->
     with Watch(paths, plans, Console(file=out, force_terminal=True, width=70, height=40), lambda *_: None):
         for plan in plans[:10]:
             write_progress(paths.progress(plan.id), Progress("measured", 3, 7))
-        time.sleep(0.8)
+        wait_until(lambda: "10 running" in out.getvalue())
     said = out.getvalue()
-    assert "10 running" in said
     assert "    seed=7: measured step 3/7" in said
     assert "    and 2 more" in said
 

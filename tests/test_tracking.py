@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from omegaconf import OmegaConf
+from processes import is_running, wait_until
 from wandb_files import OfflineRun, read_runs
 
 from memexp.results.record import Loss, Memory, Record, Speed
@@ -279,21 +279,6 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
 
 def two_cells(folder: Path) -> list[Record]:
     return [dataclasses.replace(make_record(id_, folder), cell=cell) for id_, cell in (("c0", "first"), ("c1", "next"))]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Gives up after what no machine needs."""
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert condition()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("place", ["init", "log", "finish"])

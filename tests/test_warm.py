@@ -6,10 +6,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from processes import command_lines, is_running, parent_of, wait_until
 from sweeping import sweep, write_rows
 
 from memexp.plan import load
@@ -22,21 +23,11 @@ SHORT = ("steps=1", "unmeasured_steps=0", "max_length=16", "batch_size=2", "logg
 def servers(parent: int) -> set[int]:
     """Warm servers that `parent` started. A cell is a fork of its server, and has the server for its parent."""
     found = set()
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            is_server = b"memexp.run.warm_server" in (path / "cmdline").read_bytes()
-            if is_server and int((path / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                found.add(int(path.name))
-        except OSError:
-            continue
+    for pid, command in command_lines():
+        with suppress(OSError):  # it has ended since
+            if "memexp.run.warm_server" in command and parent_of(pid) == parent:
+                found.add(pid)
     return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_server_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +35,8 @@ def test_a_server_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
     before = servers(os.getpid())
     with warm_server([load("backend=cpu")]):
         assert server_address() is not None
-        while not (started := servers(os.getpid()) - before):
-            time.sleep(0.01)  # between its fork and its exec it has our name
-        (server,) = started
+        wait_until(lambda: bool(servers(os.getpid()) - before))  # between its fork and its exec it has our name
+        (server,) = servers(os.getpid()) - before
     assert not is_running(server)
     assert server_address() is None
 
@@ -104,19 +94,14 @@ def test_a_server_killed_under_a_cell_takes_the_cell_with_it(tmp_path: Path, mon
     killer.join()
     (record,) = result.records
     assert record["status"] == "killed"
-    for _ in range(100):  # a signal sent is not yet a process gone
-        if not any(map(is_running, CELLS)):
-            break
-        time.sleep(0.05)
-    assert not any(map(is_running, CELLS))
+    wait_until(lambda: not any(map(is_running, CELLS)))  # a signal sent is not yet a process gone
 
 
 CELLS: list[int] = []
 
 
 def _kill_server_of_a_running_cell(results: Path, before: set[int]) -> None:
-    while not any('"measured"' in path.read_text() for path in results.glob("mine/cells/*/progress.json")):
-        time.sleep(0.05)
+    wait_until(lambda: any('"measured"' in path.read_text() for path in results.glob("mine/cells/*/progress.json")))
     (server,) = servers(os.getpid()) - before
     CELLS.extend(servers(server))
     assert CELLS
@@ -127,14 +112,9 @@ def test_a_parent_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "memexp", "backend=cpu", f"results_dir={tmp_path}", *SHORT]
     environment = {name: value for name, value in os.environ.items() if name != ADDRESS_VARIABLE}
     parent = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    while not (started := servers(parent.pid)):
-        time.sleep(0.05)
-        assert parent.poll() is None
+    wait_until(lambda: parent.poll() is not None or bool(servers(parent.pid)))
+    started = servers(parent.pid)
+    assert started
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    # The server sees it when it has done its imports.
-    for _ in range(600):
-        if not any(map(is_running, started)):
-            break
-        time.sleep(0.1)
-    assert not any(map(is_running, started))
+    wait_until(lambda: not any(map(is_running, started)))  # the server sees it when it has done its imports

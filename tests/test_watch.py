@@ -5,12 +5,12 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import wait_until
 from rich.console import Console
 
 from memexp.plan import load
@@ -36,7 +36,7 @@ def watch(folder: Path, terminal: bool) -> tuple[str, list[Path]]:
     with Watch(paths, plans, console, on_done):
         write_progress(paths.progress(plans[1].id), Progress("measured", 3, 7))
         write_record(paths.record(plans[0].id), replace(base_record(plans[0], "s"), status="failed", reason="it broke"))
-        time.sleep(1)
+        wait_until(lambda: bool(done) and (not terminal or "step 3/7" in out.getvalue()))
     return out.getvalue(), done
 
 
