@@ -45,11 +45,12 @@ class Swept:
 
 
 def sweep(results: Path, *arguments: str) -> Swept:
-    """`python -m memexp ARGUMENTS` in this process, into `results`, on the CPU."""
+    """`python -m memexp ARGUMENTS` in this process, into `results`, on the CPU; W&B only where a `logger` is named."""
     before = set(results.glob("*"))
     out, err = io.StringIO(), io.StringIO()
+    logger = () if any(argument.startswith("logger=") for argument in arguments) else ("logger=none",)
     with redirect_stdout(out), redirect_stderr(err):
-        code = main(["backend=cpu", f"results_dir={results}", *arguments])
+        code = main(["backend=cpu", f"results_dir={results}", *logger, *arguments])
     new = sorted(set(results.glob("*")) - before)
     named = [results / argument.removeprefix("sweep=") for argument in arguments if argument.startswith("sweep=")]
     found = [*new, *(path for path in named if path.exists()), *before]

@@ -72,8 +72,8 @@ def test_a_planted_key_is_in_no_file_of_the_sweep_and_in_nothing_printed(planted
     talkative = write_faulty_model(tmp_path / "talkative", sound, "prints_its_environment")
     result = sweep(
         tmp_path / "results", "model=tiny", "model.weights=pretrained", f"model.path={talkative}", "isolation=fresh",
-        "model.trust_remote_code=true", *SHORT, f"trainer.args.run_name={PLANTED['OPENAI_API_KEY']}",
-        "trainer.args.hub_model_id=${oc.env:MY_CLIENT_SECRET}",
+        "model.trust_remote_code=true", "logger=wandb_offline", *SHORT,
+        f"trainer.args.run_name={PLANTED['OPENAI_API_KEY']}", "trainer.args.hub_model_id=${oc.env:MY_CLIENT_SECRET}",
     )  # fmt: skip
     assert result.records[0]["status"] == "ok"
     assert result.folder is not None

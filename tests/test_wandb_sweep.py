@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("warm_cells")
 
 ARGUMENTS = (
     "-m", "packing=none,bfd", "offload=false,true", "data=jsonl", "steps=2", "unmeasured_steps=1", "max_length=16",
-    "batch_size=2", "logger.project=ours", "logger.tags=[tuesday]",
+    "batch_size=2", "logger=wandb_offline", "logger.project=ours", "logger.tags=[tuesday]",
 )  # fmt: skip
 
 
