@@ -4,7 +4,7 @@ Compared are the bytes that tensors asked for, because the CPU has no blocks; wh
 switched off. LiveBytes itself is held against torch's profiler in its own tests.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 from memexp.measure.live_bytes import LiveBytes
 from memexp.simulate import SimulatedGPU, prepare
-from memexp.simulate.scratch import SWITCHES
 
 prepare()
 
@@ -63,14 +62,6 @@ def train(
         torch.nn.functional.cross_entropy(logits.view(-1, VOCABULARY), ids.view(-1)).backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-@pytest.fixture
-def without_scratch() -> Iterator[None]:
-    before = dict(SWITCHES)
-    SWITCHES.update(dict.fromkeys(SWITCHES, False))
-    yield
-    SWITCHES.update(before)
 
 
 OPTIMIZERS = {

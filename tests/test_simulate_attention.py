@@ -1,11 +1,14 @@
 """Attention on the simulated GPU: which kernel, what it keeps, what it takes for a while. Sizes by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from memexp.simulate import CARDS, SimulatedGPU, flash3, prepare
-from memexp.simulate.attention import choose_kernel
+from memexp.simulate.attention_choice import AttentionCall, choose_kernel
 from memexp.simulate.flash import flash_attn_func, flash_attn_varlen_func
 
 prepare()
@@ -14,43 +17,99 @@ BATCH, HEADS, LENGTH, SIZE = 2, 4, 512, 64
 SMALL = 16 * 512  # random seeds and the like: a few blocks
 
 
+def attention_call(
+    dtype: torch.dtype = BF16,
+    size: int = 64,
+    value_size: int | None = None,
+    rows: int = 8,
+    key_rows: int | None = None,
+    heads: int = 4,
+    key_heads: int = 4,
+    mask: bool = False,
+    requires_grad: bool = False,
+    **kwargs: Any,
+) -> AttentionCall:
+    def tensor(heads: int, rows: int, size: int) -> torch.Tensor:
+        return torch.empty(1, heads, rows, size, dtype=dtype, device="meta", requires_grad=requires_grad)
+
+    key_rows = key_rows or rows
+    query, key = tensor(heads, rows, size), tensor(key_heads, key_rows, size)
+    value = tensor(key_heads, key_rows, value_size or size)
+    attn_mask = torch.empty(1, 1, rows, key_rows, dtype=torch.bool, device="meta") if mask else None
+    return AttentionCall(query, key, value, attn_mask, **kwargs)
+
+
 @pytest.mark.parametrize(
-    ("card", "dtype", "head_size", "mask", "expected"),
+    ("card", "arguments", "expected"),
     [
-        ("a100_80gb", BF16, 64, False, "flash"),
-        ("a100_80gb", FP16, 256, False, "flash"),
-        ("a100_80gb", BF16, 320, False, "efficient"),
-        ("a100_80gb", BF16, 64, True, "efficient"),
-        ("a100_80gb", FP32, 64, False, "efficient"),
-        ("a100_80gb", FP32, 65, False, "math"),
-        ("h100_80gb", BF16, 64, False, "cudnn"),
-        ("h100_80gb", BF16, 64, True, "cudnn"),
-        ("h100_80gb", BF16, 256, False, "flash"),
-        ("h100_80gb", FP32, 64, False, "efficient"),
-        ("rtx4090_24gb", BF16, 128, False, "flash"),
-        ("t4_16gb", FP16, 64, False, "efficient"),
-        ("t4_16gb", BF16, 64, False, "math"),
+        ("a100_80gb", {}, "flash"),
+        ("a100_80gb", {"dtype": FP16, "size": 256}, "flash"),
+        ("a100_80gb", {"size": 320}, "efficient"),
+        ("a100_80gb", {"mask": True}, "efficient"),
+        ("a100_80gb", {"dtype": FP32}, "efficient"),
+        ("a100_80gb", {"dtype": torch.float64}, "math"),
+        ("a100_80gb", {"dtype": FP32, "size": 65}, "math"),
+        ("a100_80gb", {"is_causal": True, "key_rows": 16}, "efficient"),  # flash aligns the mask to the other corner
+        ("h100_80gb", {}, "cudnn"),
+        ("h100_80gb", {"mask": True}, "cudnn"),
+        ("h100_80gb", {"size": 256}, "flash"),
+        ("h100_80gb", {"dtype": FP32}, "efficient"),
+        ("h100_80gb", {"dropout": 0.125}, "cudnn"),
+        ("h100_80gb", {"dropout": 0.1}, "flash"),  # cuDNN knows sixteenths alone
+        ("h100_80gb", {"dropout": 0.1, "mask": True}, "efficient"),
+        ("h100_80gb", {"size": 192, "value_size": 128}, "cudnn"),  # multi-head latent attention
+        ("h100_80gb", {"size": 128, "value_size": 64}, "cudnn"),
+        ("a100_80gb", {"size": 192, "value_size": 128}, "efficient"),
+        ("h100_80gb", {"rows": 1, "key_rows": 9}, "cudnn"),
+        ("h100_80gb", {"rows": 1, "key_rows": 1}, "flash"),
+        ("rtx4090_24gb", {"size": 128}, "flash"),
+        ("rtx4090_24gb", {"size": 256, "dropout": 0.1}, "flash"),
+        ("rtx4090_24gb", {"size": 256, "dropout": 0.1, "requires_grad": True}, "efficient"),
+        ("rtx4090_24gb", {"size": 256, "requires_grad": True}, "flash"),
+        ("rtx4090_24gb", {"size": 208, "requires_grad": True}, "efficient"),
+        ("t4_16gb", {"dtype": FP16}, "efficient"),
+        ("t4_16gb", {}, "math"),
+        ("t4_16gb", {"dtype": FP32, "size": 65}, "efficient"),
+        ("a100_80gb", {"key_heads": 2, "grouped": True}, "flash"),
+        ("a100_80gb", {"key_heads": 2, "grouped": True, "mask": True}, "math"),
+        ("h100_80gb", {"key_heads": 2, "grouped": True, "mask": True}, "cudnn"),
+        ("h100_80gb", {"key_heads": 1}, "math"),  # not asked for as groups: broadcast
+        ("h100_80gb", {"key_heads": 3, "grouped": True}, "math"),
     ],
 )
-def test_the_kernel_is_the_one_that_cuda_chooses(
-    card: str, dtype: torch.dtype, head_size: int, mask: bool, expected: str
+def test_the_kernel_is_the_one_that_cuda_chooses(card: str, arguments: dict[str, Any], expected: str) -> None:
+    """Each row is one of the conditions of sdp_utils.cpp."""
+    assert choose_kernel(CARDS[card], attention_call(**arguments)) == expected
+
+
+def test_rows_that_are_not_contiguous_have_no_fused_kernel() -> None:
+    query = torch.empty(1, 2, 64, 8, dtype=BF16, device="meta").transpose(2, 3)
+    assert choose_kernel(CARDS["h100_80gb"], AttentionCall(query, query, query)) == "math"
+
+
+def test_cudnn_is_left_out_where_results_must_repeat_or_the_environment_says_so(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    query = torch.empty(1, 2, 8, head_size, dtype=dtype, device="meta")
-    attn_mask = torch.empty(1, 1, 8, 8, dtype=torch.bool, device="meta") if mask else None
-    assert choose_kernel(CARDS[card], query, query, query, attn_mask, enable_gqa=False) == expected
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert choose_kernel(CARDS["h100_80gb"], attention_call()) == "flash"
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert choose_kernel(CARDS["h100_80gb"], attention_call()) == "cudnn"
+    monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    assert choose_kernel(CARDS["h100_80gb"], attention_call()) == "flash"
 
 
-def test_grouped_heads_need_a_kernel_that_takes_them() -> None:
-    query, key = (torch.empty(1, heads, 8, 64, dtype=BF16, device="meta") for heads in (4, 2))
-    assert choose_kernel(CARDS["a100_80gb"], query, key, key, None, enable_gqa=True) == "flash"
-    mask = torch.empty(1, 1, 8, 8, dtype=torch.bool, device="meta")
-    assert choose_kernel(CARDS["a100_80gb"], query, key, key, mask, enable_gqa=True) == "math"
-
-
-def test_a_disabled_kernel_is_not_chosen() -> None:
-    query = torch.empty(1, 2, 8, 64, dtype=BF16, device="meta")
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert choose_kernel(CARDS["a100_80gb"], query, query, query, None, enable_gqa=False) == "math"
+def test_the_users_word_decides_which_kernels_are_asked_and_in_which_order() -> None:
+    card, call = CARDS["h100_80gb"], attention_call()
+    with sdpa_kernel(SDPBackend.MATH):
+        assert choose_kernel(card, call) == "math"
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION], set_priority=True):
+        assert choose_kernel(card, call) == "efficient"
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        assert choose_kernel(CARDS["a100_80gb"], call) == "cudnn"
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="No available kernel"):
+        choose_kernel(CARDS["t4_16gb"], call)
 
 
 def inputs(gpu: SimulatedGPU, dtype: torch.dtype = BF16) -> list[torch.Tensor]:

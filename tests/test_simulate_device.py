@@ -1,5 +1,6 @@
 """The simulated GPU as a device for plain PyTorch code. Sizes are found by hand: 512-byte blocks, 4-byte floats."""
 
+import ast
 import pickle
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import memexp.simulate
 from memexp.simulate import CARDS, SimulatedGPU, UnsupportedOperationError, prepare
 from memexp.simulate.patches import PATCHES
 
@@ -177,6 +179,24 @@ def test_the_module_is_imported_without_torch() -> None:
     assert run_alone("import sys, memexp.simulate; print('torch' in sys.modules)") == "False"
 
 
+def test_the_simulation_needs_nothing_else_of_memexp() -> None:
+    imported = {
+        name
+        for path in Path(memexp.simulate.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in names_of(node)])
+        if name is not None
+    }
+    assert "memexp.simulate.allocator.keys" in imported
+    assert {name for name in imported if name.split(".")[0] in ("memexp", "hydra", "omegaconf")} == {
+        name for name in imported if name.startswith("memexp.simulate")
+    }
+
+
+def names_of(node: ast.AST) -> list[ast.alias]:
+    return node.names if isinstance(node, ast.Import) else []
+
+
 def test_a_simulation_after_a_backward_pass_says_what_to_do() -> None:
     code = """
 import torch, memexp.simulate
@@ -192,6 +212,8 @@ except RuntimeError as error:
 RECOMPUTES_ON_A_SMALL_CARD = """
 from dataclasses import replace
 import torch
+
+import memexp.simulate
 from torch.utils.checkpoint import checkpoint
 from memexp.simulate import SimulatedGPU
 from memexp.simulate.cards import CARDS

@@ -1,24 +1,14 @@
 """Workspaces, optimizers and autocast: each size by hand. What single kernels take has a file of its own."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from memexp.simulate import SimulatedGPU, prepare
-from memexp.simulate.scratch import SWITCHES
 
 prepare()
 MIB = 1 << 20
 BF16 = torch.bfloat16
-
-
-@pytest.fixture(autouse=True)
-def switches() -> Iterator[None]:
-    before = dict(SWITCHES)
-    yield
-    SWITCHES.update(before)
 
 
 @pytest.mark.parametrize(("card", "workspace"), [("h100_80gb", 32 * MIB), ("a100_80gb", 8_519_680)])
@@ -44,8 +34,8 @@ def test_each_stream_has_a_workspace_of_its_own() -> None:
         assert gpu.memory_allocated() == 2 * 32 * MIB
 
 
-def test_each_workspace_can_be_switched_off() -> None:
-    SWITCHES["cublas_workspaces"] = False
+def test_each_workspace_can_be_switched_off(scratch_switches: dict[str, bool]) -> None:
+    scratch_switches["cublas_workspaces"] = False
     with SimulatedGPU() as gpu:
         torch.empty(8, 8, device=gpu.device) @ torch.empty(8, 8, device=gpu.device)
         assert gpu.memory_allocated() == 0
@@ -68,9 +58,9 @@ def test_foreach_adam_takes_full_size_temporaries_and_fused_adam_none() -> None:
     assert peaks["foreach"] == 4 * 4 * MIB
 
 
-def test_autocast_casts_each_weight_once_and_keeps_it_to_the_end() -> None:
+def test_autocast_casts_each_weight_once_and_keeps_it_to_the_end(scratch_switches: dict[str, bool]) -> None:
     with SimulatedGPU() as gpu:
-        SWITCHES["cublas_workspaces"] = False
+        scratch_switches["cublas_workspaces"] = False
         weight = torch.nn.Parameter(torch.empty(1024, 1024, device=gpu.device))
         x = torch.empty(1, 1024, device=gpu.device, dtype=BF16)
         before = gpu.memory_allocated()

@@ -4,7 +4,7 @@ Sizes of reductions are those that others measured on real cards, and those of t
 from torch 2.13's header and run on the same layouts. All others are by hand from the sources named in the code.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,13 +20,6 @@ prepare()
 aten = torch.ops.aten
 BF16, FP32, INT64 = torch.bfloat16, torch.float32, torch.int64
 Run = Callable[[], Any]
-
-
-@pytest.fixture(autouse=True)
-def switches() -> Iterator[None]:
-    before = dict(SWITCHES)
-    yield
-    SWITCHES.update(before)
 
 
 def call(func: Any, *args: Any, card: str = "h100_80gb", **kwargs: Any) -> KernelCall:
@@ -114,9 +107,9 @@ def sort(device: torch.device) -> tuple[Run, int]:
 
 
 def topk(device: torch.device) -> tuple[Run, int]:
-    """Few and long slices are sorted whole."""
+    """One row in 196 blocks of 1,024: counts of 256 digits each in 16 bits, and two more; their sum; one value."""
     x = torch.empty(200_000, device=device)
-    return lambda: x.topk(10), 200_000 * (4 + 8) + 200_000 * 8 + 200_000 * (4 + 8)
+    return lambda: x.topk(10), 196 * (256 * 2 + 2 * 4) + 256 * 4 + 4 + 2 * 4 + 2 * 4
 
 
 def scan(device: torch.device) -> tuple[Run, int]:
@@ -174,6 +167,12 @@ def flash_3(device: torch.device) -> tuple[Run, int]:
     return lambda: torch.autograd.grad(out, arguments, gradient), 2 * 512 * 4 * (2 * 4 + 64 * 4) + 4 * 4 * 2 * 4
 
 
+def cudnn(device: torch.device) -> tuple[Run, int]:
+    """What the frontend asks for: dq and one sum a row, in fp32. What its plan takes is not known."""
+    query, key, value = leaves(device, 2, 4, 512, 64)
+    return lambda: F.scaled_dot_product_attention(query, key, value).sum().backward(), 2 * 4 * 512 * (64 + 1) * 4
+
+
 def efficient(device: torch.device) -> tuple[Run, int]:
     arguments = leaves(device, 2, 4, 512, 64)
     mask = torch.empty(2, 1, 512, 512, dtype=BF16, device=device)
@@ -198,6 +197,7 @@ CORRECTIONS = {
     "flash_backward": flash,
     "flash_3": flash_3,
     "efficient_backward": efficient,
+    "cudnn_backward": cudnn,
 }
 
 
@@ -212,9 +212,9 @@ def requested_peak(correction: Callable[[torch.device], tuple[Run, int]]) -> tup
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_each_correction_adds_what_its_switch_takes_away(switch: str) -> None:
+def test_each_correction_adds_what_its_switch_takes_away(switch: str, scratch_switches: dict[str, bool]) -> None:
     on, expected = requested_peak(CORRECTIONS[switch])
-    SWITCHES[switch] = False
+    scratch_switches[switch] = False
     off, _ = requested_peak(CORRECTIONS[switch])
     assert on - off == expected
 
@@ -229,6 +229,25 @@ def test_each_correction_adds_what_its_switch_takes_away(switch: str) -> None:
 )
 def test_a_sort_takes_another_way_by_the_number_and_length_of_rows(shape: tuple[int, int], expected: int) -> None:
     assert sum(scratch_bytes(call(aten.sort.default, meta(*shape)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "k", "expected"),
+    [
+        # 64 x 151,936 over 132 x 6 blocks of 256 threads: 48 each, so that 13 blocks share a row.
+        ((64, 151_936), 50, 64 * (2 + 2 * 4 + 2 * 4 + 256 * 4) + 64 * 13 * (256 * 2 + 2 * 4)),
+        ((20, 19_999), 50, 0),  # a block a row
+        ((21, 9_999), 50, 0),
+        ((4_096, 128), 8, 0),  # experts of a router
+        # More is kept than is sorted in place, and takes more than what selects it.
+        ((1, 200_000), 5_000, 5_000 * (8 + 2) + 5_000 * 8 + 5_000 * (2 + 8)),
+    ],
+)
+def test_a_selection_takes_counts_of_digits_where_several_blocks_share_a_row(
+    shape: tuple[int, int], k: int, expected: int
+) -> None:
+    """By hand, from `get_items_per_thread` and `mbtopk::launch`, on an H100."""
+    assert sum(scratch_bytes(call(aten.topk.default, meta(*shape, dtype=BF16), k))) == expected
 
 
 def test_a_few_indices_are_not_sorted() -> None:

@@ -6,14 +6,11 @@ branches that TRL takes off CUDA; those that it takes on CUDA have a test with t
 CPU's counter, is held against torch's profiler in its own tests.
 """
 
-import gc
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from memexp.measure.memory import MemoryMeter
 from memexp.measure.simulated import SimulatedCounter
@@ -22,10 +19,12 @@ from memexp.plan.plan import Plan
 from memexp.run.meters import Meters
 from memexp.run.worker import Job
 from memexp.simulate import SimulatedGPU, patches, prepare
-from memexp.simulate.scratch import SWITCHES
 
 # TRL and PEFT still call it by its old name.
-pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.usefixtures("jobs_in_this_process", "without_scratch"),
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning"),
+]
 prepare()
 
 VOCABULARY, WIDTH, BATCH, LENGTH = 4096, 64, 2, 128
@@ -111,24 +110,6 @@ def ran(folder: Path, plan: Plan) -> Ran:
     return Ran(phases, record.memory.peak_reserved_bytes, record.effective["parameters"], slots)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_collections() -> Iterator[None]:
-    """accelerate collects garbage after each training: not through all that was imported."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
-    """The worker has a process for itself and leaves its number of threads behind."""
-    threads, switches = torch.get_num_threads(), dict(SWITCHES)
-    SWITCHES.update(dict.fromkeys(SWITCHES, False))
-    yield
-    SWITCHES.update(switches)
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def off_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """TRL's fused loss as it is off CUDA, folded in torch: the same code on both sides."""
@@ -176,14 +157,14 @@ def test_the_other_trainers_peak_where_they_do_in_real_training(cell: str, on_bo
 def test_the_cache_of_keys_and_values_grows_with_each_sampled_token(tmp_path: Path) -> None:
     # Prompts of three tokens, so that the last token and not the prompt sets the peak.
     cell = ("trainer=grpo", "max_length=null", "trainer.num_generations=2", "data.distribution=[6]")
-    lengths = [f"trainer.max_completion_length={length}" for length in (8, 72)]
+    lengths = [f"trainer.max_completion_length={length}" for length in (8, 24)]
     peaks = [
         ran(tmp_path, load_sweep(*SHORT, "backend=simulate", *cell, length)[0]).peaks["generation"]
         for length in lengths
     ]
     # Two layers, keys and values, two heads of 16 in fp32, for two completions; while one layer's is made longer, its
     # old keys are there as well.
-    growth = (72 - 8) * 2 * 2 * 2 * 2 * 16 * 4
+    growth = (24 - 8) * 2 * 2 * 2 * 2 * 16 * 4
     assert growth <= peaks[1] - peaks[0] <= 1.5 * growth
 
 

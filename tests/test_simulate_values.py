@@ -1,6 +1,7 @@
 """Integers are real on the simulated GPU; what floats would decide is decided by rule and counted."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -49,12 +50,44 @@ def test_indexing_with_a_mask_has_a_gradient() -> None:
 
 
 def test_a_float_is_nan_on_the_host() -> None:
-    with SimulatedGPU() as gpu:
+    with SimulatedGPU(warn_of_floats=False) as gpu:
         loss = torch.ones(3, device=gpu.device).mean()
         assert math.isnan(loss.item())
         assert math.isnan(loss.cpu())
         assert gpu.coverage.float_reads == 2
         assert gpu.rule_branches == {}
+
+
+READS: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda loss: loss.item(),
+    "float": float,
+    "tolist": lambda loss: loss.tolist(),
+    "print": repr,
+    "format": lambda loss: f"{loss:.3f}",
+    "cpu": lambda loss: loss.cpu(),
+    "numpy": lambda loss: loss.cpu().numpy(),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_the_first_float_that_is_read_is_warned_of_where_it_is_read(read: str) -> None:
+    with SimulatedGPU() as gpu:
+        loss = torch.ones(3, device=gpu.device).mean()
+        with pytest.warns(UserWarning, match="floats have no values") as told:
+            assert "nan" in str(READS[read](loss))
+            READS[read](loss)
+        assert [warning.filename for warning in told] == [__file__]
+
+
+def test_what_is_no_read_of_a_float_is_not_warned_of() -> None:
+    with SimulatedGPU() as gpu:
+        x = torch.ones(3, device=gpu.device, requires_grad=True)
+        torch.empty(3).copy_(x.detach(), non_blocking=True)  # as activations are offloaded
+        assert torch.arange(3, device=gpu.device).tolist() == [0, 1, 2]
+        scaler = torch.amp.GradScaler("cuda")
+        scaler.scale(x.sum()).backward()
+        scaler.step(torch.optim.SGD([x]))
+        scaler.update()
 
 
 def test_a_float_says_that_it_is_finite_and_the_branch_is_counted() -> None:

@@ -47,6 +47,18 @@ class Counter(Protocol):
         ...
 
 
+class PeakContents(Protocol):
+    """What was on the device at its peak, where that is known: a simulated GPU knows what each byte is for."""
+
+    def forget(self) -> None:
+        """Look for a new highest peak from here, over whatever `reset_peak` divides it into."""
+        ...
+
+    def peak_categories(self) -> dict[str, int]:
+        """Bytes by what they were for at the highest peak since `forget`, as `weights_bytes` and so on."""
+        ...
+
+
 class CudaCounter:
     """torch's caching allocator on one CUDA device. Creating one initialises CUDA, so create it after any fork.
 

@@ -8,6 +8,8 @@ import os
 import threading
 from typing import Any, Self
 
+from memexp import nvml
+
 SAMPLE_SECONDS = 0.05
 
 
@@ -37,12 +39,12 @@ class DeviceSampler:
             self._thread.join()
             self._thread = None
 
-    def _run(self, nvml: Any, handle: Any) -> None:
+    def _run(self, library: Any, handle: Any) -> None:
         stopping = False
         while True:
             try:
-                used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-            except nvml.NVMLError:
+                used = int(library.nvmlDeviceGetMemoryInfo(handle).used)
+            except library.NVMLError:
                 return
             self.device_used_peak_bytes = max(used, self.device_used_peak_bytes or 0)
             if stopping:
@@ -58,10 +60,10 @@ def foreign_processes(device: int | str = 0) -> list[dict[str, int | None]] | No
     session = _open(device)
     if session is None:
         return None
-    nvml, handle = session
+    library, handle = session
     try:
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:
+        processes = library.nvmlDeviceGetComputeRunningProcesses(handle)
+    except library.NVMLError:
         return None
     return [{"pid": p.pid, "used_bytes": p.usedGpuMemory} for p in processes if p.pid != os.getpid()]
 
@@ -71,26 +73,24 @@ def gpu_facts(device: int | str = 0) -> dict[str, str | int] | None:
     session = _open(device)
     if session is None:
         return None
-    nvml, handle = session
+    library, handle = session
     try:
         return {
-            "name": nvml.nvmlDeviceGetName(handle),
-            "driver": nvml.nvmlSystemGetDriverVersion(),
-            "total_bytes": int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            "name": library.nvmlDeviceGetName(handle),
+            "driver": library.nvmlSystemGetDriverVersion(),
+            "total_bytes": int(library.nvmlDeviceGetMemoryInfo(handle).total),
         }
-    except nvml.NVMLError:
+    except library.NVMLError:
         return None
 
 
 def _open(device: int | str) -> tuple[Any, Any] | None:
-    try:
-        import pynvml
-    except ImportError:
+    library = nvml.opened()
+    if library is None:
         return None
     try:
-        pynvml.nvmlInit()  # counted by NVML, so once more does no harm
         by_index = isinstance(device, int)
-        handle = (pynvml.nvmlDeviceGetHandleByIndex if by_index else pynvml.nvmlDeviceGetHandleByUUID)(device)
-    except pynvml.NVMLError:
+        handle = (library.nvmlDeviceGetHandleByIndex if by_index else library.nvmlDeviceGetHandleByUUID)(device)
+    except library.NVMLError:
         return None
-    return pynvml, handle
+    return library, handle

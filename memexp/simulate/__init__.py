@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memexp.simulate.cards import CARDS, Card
     from memexp.simulate.gpu import SimulatedGPU, prepare
-    from memexp.simulate.outcomes import UnsupportedOperationError
+    from memexp.simulate.shapes import UnsupportedOperationError
 
 __all__ = ["CARDS", "Card", "SimulatedGPU", "UnsupportedOperationError", "prepare"]
 
@@ -23,7 +23,7 @@ _MODULES = {
     "CARDS": "cards",
     "Card": "cards",
     "SimulatedGPU": "gpu",
-    "UnsupportedOperationError": "outcomes",
+    "UnsupportedOperationError": "shapes",
     "prepare": "gpu",
 }
 

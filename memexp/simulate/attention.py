@@ -1,7 +1,7 @@
-"""`scaled_dot_product_attention` as CUDA would run it: which kernel, what it keeps for backward.
+"""`scaled_dot_product_attention` as CUDA would run it: how the chosen kernel is called, what it keeps for backward.
 
-The kernels are torch's own ops, with their own autograd formulas, so that what is saved is what torch saves. The choice
-is that of native/transformers/cuda/sdp_utils.cpp and attention.cpp of torch 2.13. Left out: nested tensors.
+The kernels are torch's own ops, with their own autograd formulas, so that what is saved is what torch saves. How they
+are called is native/transformers/attention.cpp of torch 2.13. Left out: nested tensors.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,59 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from memexp.simulate.attention_choice import AttentionCall, choose_kernel
 from memexp.simulate.autocast import cast_tensor
 from memexp.simulate.tensors import DEVICE_TYPE, is_simulated
 
 if TYPE_CHECKING:
     from memexp.simulate.cards import Card
 
-_HALVES = (torch.float16, torch.bfloat16)
 _sdpa = F.scaled_dot_product_attention
 aten = torch.ops.aten
-
-
-def choose_kernel(
-    card: "Card",
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    enable_gqa: bool,
-) -> str:
-    """`cudnn`, `flash`, `efficient` or `math`: the first that is enabled and takes these arguments."""
-    backends: Any = torch.backends.cuda
-    head_size, half = query.shape[-1], query.dtype in _HALVES
-    one_size = head_size == key.shape[-1] == value.shape[-1]
-    four_dims = query.dim() == key.dim() == value.dim() == 4
-    grouped = four_dims and query.shape[1] != key.shape[1]
-    if not four_dims or min(query.shape[2], key.shape[2]) == 0:
-        return "math"
-    # cuDNN comes first on Hopper and data-centre Blackwell if it is newer than 9.15.0, as in the wheels of torch 2.13.
-    if (
-        backends.cudnn_sdp_enabled()
-        and card.capability[0] in (9, 10)
-        and half
-        and one_size
-        and head_size <= 128
-        and head_size % 8 == 0
-    ):
-        return "cudnn"
-    bfloat16_works = query.dtype != torch.bfloat16 or card.capability >= (8, 0)
-    if (
-        backends.flash_sdp_enabled()
-        and card.capability >= (8, 0)
-        and half
-        and mask is None
-        and one_size
-        and head_size <= 256
-        and (enable_gqa or not grouped)
-    ):
-        return "flash"
-    alignment = 8 if half else 4
-    aligned = head_size == key.shape[-1] and head_size % alignment == 0 and value.shape[-1] % alignment == 0
-    if backends.mem_efficient_sdp_enabled() and bfloat16_works and not grouped and aligned:
-        return "efficient"
-    return "math"
 
 
 def attend(
@@ -82,20 +38,20 @@ def attend(
         dtype = torch.get_autocast_dtype(DEVICE_TYPE)
         query, key, value = (cast_tensor(tensor, dtype) for tensor in (query, key, value))
         attn_mask = None if attn_mask is None else cast_tensor(attn_mask, dtype)
-    kernel = choose_kernel(card, query, key, value, attn_mask, enable_gqa)
+    call = AttentionCall(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    kernel = choose_kernel(card, call)
     if kernel == "math":
         return _math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     mask = _additive(attn_mask, query)
-    needs_backward = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     if kernel == "flash":
         return _flash(query, key, value, dropout_p, is_causal, scale)
     if kernel == "cudnn":
         out: Any = aten._scaled_dot_product_cudnn_attention(
-            query, key, value, mask, needs_backward, dropout_p, is_causal, False, scale=scale
+            query, key, value, mask, call.trains, dropout_p, is_causal, False, scale=scale
         )
         return out[0]  # type: ignore[no-any-return]
     out = aten._scaled_dot_product_efficient_attention(
-        query, key, value, _padded(mask, query, key), needs_backward, dropout_p, is_causal, scale=scale
+        query, key, value, _padded(mask, query, key), call.trains, dropout_p, is_causal, scale=scale
     )
     return out[0]  # type: ignore[no-any-return]
 

@@ -29,14 +29,24 @@ _active: "SimulatedGPU | None" = None
 def active_gpu() -> "SimulatedGPU":
     """The simulation that runs now. Raises RuntimeError outside of one."""
     if _active is None:
-        raise RuntimeError("no simulated GPU is active: this call belongs inside `with SimulatedGPU(…)`")
+        raise RuntimeError(
+            "no simulated GPU is active: what is on its device can be used inside `with SimulatedGPU(…)` alone; "
+            "its figures can be read afterwards"
+        )
     return _active
+
+
+def is_active(gpu: "SimulatedGPU") -> bool:
+    return _active is gpu
 
 
 def set_active(gpu: "SimulatedGPU | None") -> None:
     global _active
     if gpu is not None and _active is not None:
-        raise RuntimeError("a simulated GPU is active already: there can be one at a time in a process")
+        raise RuntimeError(
+            f"a simulated GPU ({_active.card.name}) is active already: there can be one at a time in a process, so "
+            "leave its `with` first"
+        )
     _active = gpu
 
 
@@ -51,19 +61,23 @@ class _Hook(_DummyPrivateUse1Hook):
         return _active is not None
 
 
-def _stream(*args: Any, **kwargs: Any) -> clocks.Stream:
-    return clocks.Stream(*args, clock=active_gpu().clock, **kwargs)
+class _Stream(clocks.Stream):
+    """On the clock of the active simulation."""
+
+    def __init__(self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, **_: Any) -> None:
+        super().__init__(device, priority, clock=active_gpu().clock, stream_id=stream_id)
 
 
-def _event(*args: Any, **kwargs: Any) -> clocks.Event:
-    return clocks.Event(*args, clock=active_gpu().clock, **kwargs)
+class _Event(clocks.Event):
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__(clock=active_gpu().clock)
 
 
 class _DeviceModule(_DummyBackendModule):
     """What `torch.cuda` offers that training code asks for."""
 
-    Stream = staticmethod(_stream)
-    Event = staticmethod(_event)
+    Stream = _Stream
+    Event = _Event
 
     def is_available(self) -> bool:
         return _active is not None
@@ -80,11 +94,10 @@ class _DeviceModule(_DummyBackendModule):
         return contextlib.nullcontext()
 
     def current_stream(self, *_: Any) -> clocks.Stream:
-        clock = active_gpu().clock
-        return clocks.Stream(clock=clock, stream_id=clock.current)
+        return _Stream(stream_id=active_gpu().clock.current)
 
     def default_stream(self, *_: Any) -> clocks.Stream:
-        return clocks.Stream(clock=active_gpu().clock, stream_id=0)
+        return _Stream(stream_id=0)
 
     def set_stream(self, stream: clocks.Stream) -> None:
         active_gpu().clock.current = stream.stream_id
@@ -105,6 +118,10 @@ class _DeviceModule(_DummyBackendModule):
     def empty_cache(self) -> None:
         active_gpu().empty_cache()
 
+    def empty_host_cache(self) -> None: ...
+
+    def ipc_collect(self) -> None: ...
+
     def memory_allocated(self, *_: Any) -> int:
         return active_gpu().memory_allocated()
 
@@ -120,8 +137,13 @@ class _DeviceModule(_DummyBackendModule):
     def reset_peak_memory_stats(self, *_: Any) -> None:
         active_gpu().reset_peak_memory_stats()
 
+    def reset_accumulated_memory_stats(self, *_: Any) -> None: ...
+
     def memory_stats(self, *_: Any) -> dict[str, int]:
         return active_gpu().memory_stats()
+
+    def memory_summary(self, *_: Any, **__: Any) -> str:
+        return "\n".join(f"{name:<30}{value:>20,}" for name, value in self.memory_stats().items())
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
         return active_gpu().allocator.segments()
@@ -129,6 +151,8 @@ class _DeviceModule(_DummyBackendModule):
     def mem_get_info(self, *_: Any) -> tuple[int, int]:
         gpu = active_gpu()
         return gpu.capacity_bytes - gpu.memory_reserved(), gpu.card.memory_bytes
+
+    get_memory_info = mem_get_info
 
     def get_device_name(self, *_: Any) -> str:
         return active_gpu().card.name

@@ -1,9 +1,11 @@
 """Ops whose shapes depend on values: computed from the real values, where a mask or an index has them.
 
-A condition that is not known counts as true everywhere, which takes the most memory, and is counted as decided by rule.
+Where values are not known, those are taken that give the most: a condition on floats is true everywhere, and what is
+asked for its different values has no two alike. That, and a shape that follows another rule, is counted.
 Each is a method of `OpStream`.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,23 +13,26 @@ import torch
 from memexp.simulate.outcomes import INTEGERS, New
 from memexp.simulate.scratch import KernelCall, is_memory_known, scratch_bytes
 from memexp.simulate.tensors import is_simulated
+from memexp.simulate.values import COMPARISON_RULE
 
 if TYPE_CHECKING:
     from memexp.simulate.ops import OpStream
 
 _ALL_TRUE = "an unknown mask is true everywhere"
+_ALL_DIFFERENT = "no two unknown values are alike"
 
 
 def by_value(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Ops on integers alone, such as `nonzero` and `unique`."""
+    """`nonzero`, `unique` and the like. Their arguments begin with the tensors."""
     tensors: list[torch.Tensor] = []
     ops.describe((*args, *kwargs.values()), tensors, [])
-    real = ops.values.compute(func, args, kwargs, tensors)
-    if real is None:
-        ops.coverage.rule_branches[_ALL_TRUE] += 1
-        stand_in = [torch.ones(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
-        real = func(*stand_in, *args[len(tensors) :], **kwargs)
     rule = ops.values.rule_of(tensors)
+    real = None if rule == COMPARISON_RULE else ops.values.compute(func, args, kwargs, tensors)
+    if real is None:
+        rule, stand_in = _stand_in(func)
+        real = func(*(stand_in(tensor) for tensor in tensors), *args[len(tensors) :], **kwargs)
+    if rule is not None:
+        ops.coverage.rule_branches[rule] += 1
     ops.clock.run(0.0)
     ops.clock.synchronize(ops.clock.current)
     ops.coverage.ops += 1
@@ -38,6 +43,13 @@ def by_value(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> A
     if isinstance(real, torch.Tensor):
         return _placed(ops, real, rule)
     return tuple(_placed(ops, value, rule) for value in real)
+
+
+def _stand_in(func: Any) -> tuple[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """Values for a tensor that has none."""
+    if "unique" in func.name():
+        return _ALL_DIFFERENT, lambda tensor: torch.arange(tensor.numel()).view(tensor.shape).to(tensor.dtype)
+    return _ALL_TRUE, lambda tensor: torch.ones(tensor.shape, dtype=tensor.dtype)
 
 
 def index(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -74,8 +86,16 @@ def _placed(ops: "OpStream", real: torch.Tensor, rule: str | None) -> torch.Tens
 
 DEPENDENT = {
     "aten::nonzero": by_value,
-    "aten::unique_consecutive": by_value,
-    "aten::_unique2": by_value,
+    **dict.fromkeys(
+        (
+            "aten::_unique",
+            "aten::_unique2",
+            "aten::unique_dim",
+            "aten::unique_consecutive",
+            "aten::unique_dim_consecutive",
+        ),
+        by_value,
+    ),
     "aten::bincount": by_value,
     "aten::repeat_interleave.Tensor": by_value,
     "aten::index.Tensor": index,

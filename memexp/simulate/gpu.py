@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import pickle
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,7 @@ from memexp.simulate.cards import Card, card_named
 from memexp.simulate.clock import Clock
 from memexp.simulate.costs import LAUNCH_SECONDS
 from memexp.simulate.coverage import Coverage
+from memexp.simulate.cuda_names import cuda_means_the_card
 from memexp.simulate.kernels import register_kernels
 from memexp.simulate.late_streams import LateStreams
 from memexp.simulate.memory import CATEGORIES, DeviceMemory
@@ -51,15 +53,20 @@ def prepare() -> None:
 class SimulatedGPU:
     """A card by name (see `CARDS`), or a `Card` of your own. Use it as a context, once; read it inside or afterwards.
 
-    Inside, `gpu.device` is the device to put models and batches on; transformers, accelerate, TRL and PEFT choose it by
-    themselves. `alloc_conf` is what PYTORCH_ALLOC_CONF would say. `event_timing` bounds what `record_stream` costs: see
+    Inside, models and batches are put on `gpu.device`, or on "cuda", which is the same; transformers, accelerate, TRL
+    and PEFT choose it by themselves. `torch.cuda.is_available()` stays false where there is no other card, so that
+    `"cuda" if torch.cuda.is_available() else "cpu"` trains on the host: a warning at the end says so. Tensors on the
+    card say `device.type == "simgpu"`, and `is_cuda` is false.
+
+    `alloc_conf` is what PYTORCH_ALLOC_CONF would say. `event_timing` bounds what `record_stream` costs: see
     `CachingAllocator`; with `bounds_reserved` the pessimistic one is followed beside it, see `late_reserved_bytes`.
-    `log_events` keeps every allocation for the timeline of `dump_snapshot`.
+    `log_events` keeps every allocation for the timeline of `dump_snapshot`. A float that the host reads is nan; the
+    first is warned of, unless `warn_of_floats` is false.
 
     Training stops with `torch.OutOfMemoryError` where the card is full, and with `UnsupportedOperationError` at an op
-    whose shapes torch cannot tell. While it is active the process is not fit for other work: parts of torch and of the
-    libraries are replaced (`patches`), and put back at the end. Figures are predictions; `coverage` says what they rest
-    on.
+    whose shapes nothing tells, and at what is not simulated: sparse and nested tensors, several cards. While it is
+    active the process is not fit for other work: parts of torch and of the libraries are replaced (`patches`), and put
+    back at the end. Figures are predictions; `coverage` says what they rest on.
     """
 
     def __init__(
@@ -70,11 +77,12 @@ class SimulatedGPU:
         event_timing: EventTiming = "optimistic",
         bounds_reserved: bool = False,
         log_events: bool = True,
+        warn_of_floats: bool = True,
     ) -> None:
-        self.card = card_named(card) if isinstance(card, str) else card
+        self.card = card if isinstance(card, Card) else card_named(card)
         self.capacity_bytes = self.card.memory_bytes - self.card.context_bytes
         self.clock = Clock(LAUNCH_SECONDS)
-        self.coverage = Coverage()
+        self.coverage = Coverage(warn_of_floats)
         self._log = EventLog(clock=lambda: int(self.clock.elapsed_seconds * 1e6)) if log_events else None
         settings = AllocatorSettings.parse(alloc_conf)
         self.allocator = CachingAllocator(self.capacity_bytes, settings, event_timing=event_timing, log=self._log)
@@ -92,14 +100,26 @@ class SimulatedGPU:
         self._used = True
         self._stack.callback(backend.set_active, None)
         self._stack.callback(self.memory.close)
+        self._stack.enter_context(cuda_means_the_card())
         self._stack.enter_context(patched(self))
-        self._stack.enter_context(watch_roles(self))
+        self._roles = self._stack.enter_context(watch_roles(self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
+        if kind is None and self._roles.has_seen_modules and not self.memory.has_been_used:
+            warnings.warn(
+                "a model ran on the host and nothing on the simulated GPU, whose figures are of no work: put the model "
+                'and its batches on gpu.device or "cuda" (torch.cuda.is_available() is false in a simulation)',
+                stacklevel=2,
+            )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether its `with` is under way."""
+        return backend.is_active(self)
 
     @property
     def device(self) -> torch.device:

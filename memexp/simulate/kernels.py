@@ -13,7 +13,9 @@ import torch
 from torch.library import Library
 
 from memexp.simulate import backend
+from memexp.simulate.convolution import CONVOLUTION
 from memexp.simulate.dependent import DEPENDENT
+from memexp.simulate.shapes import UnsupportedOperationError
 from memexp.simulate.tensors import CPU_KERNELS
 from memexp.simulate.transfers import TRANSFERS
 
@@ -26,12 +28,17 @@ _METADATA = (
     "unfold",
     "view_as_real",
     "view_as_complex",
+    "set_.source_Storage",
     "set_.source_Storage_storage_offset",
     "set_.source_Tensor",
     "set_",
 )
 # Ops that torch composes where a device has no kernel, and for which CUDA has one.
 _CUDA_ONLY = ("clone", "_fused_rms_norm", "_fused_rms_norm_backward", "native_dropout", "native_dropout_backward")
+# Tensors that are no block of memory with strides.
+_NOT_DENSE = ("Sparse", "SparseCsr", "NestedTensor", "Quantized")
+# Ops that are no function of their arguments' shapes alone, or are more than one kernel.
+_SPECIAL = {**TRANSFERS, **DEPENDENT, **CONVOLUTION}
 _LIBRARIES: list[Library] = []
 
 
@@ -44,6 +51,8 @@ def register_kernels() -> None:
     for name in sorted(_names()):
         library.impl(name, _kernel(_overload(name)), "PrivateUse1")
     others.fallback(_fallback, "PrivateUse1")
+    for kind in _NOT_DENSE:
+        others.fallback(functools.partial(_refuse, kind), f"{kind}PrivateUse1")
 
 
 def _names() -> set[str]:
@@ -52,7 +61,7 @@ def _names() -> set[str]:
     for packet in dir(torch.ops.aten):
         if packet.startswith("_foreach_") or packet in _CUDA_ONLY:
             names.update(_full_name(packet, overload) for overload in getattr(torch.ops.aten, packet).overloads())
-    names.update(name.removeprefix("aten::") for name in (*TRANSFERS, *DEPENDENT))
+    names.update(name.removeprefix("aten::") for name in _SPECIAL)
     return names
 
 
@@ -69,7 +78,7 @@ def _kernel(func: Any) -> Callable[..., Any]:
     name = func.name()
     if name.removeprefix("aten::") in _METADATA:
         return functools.partial(func.redispatch, CPU_KERNELS)
-    special = TRANSFERS.get(name) or DEPENDENT.get(name)
+    special = _SPECIAL.get(name)
     if special is not None:
         return lambda *args, **kwargs: special(backend.active_gpu().ops, func, args, kwargs)
     return lambda *args, **kwargs: backend.active_gpu().ops.run(func, args, kwargs)
@@ -78,3 +87,9 @@ def _kernel(func: Any) -> Callable[..., Any]:
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Ops that only CUDA has, and those of other libraries."""
     return backend.active_gpu().ops.run(func, args, kwargs)
+
+
+def _refuse(kind: str, func: Any, *args: Any, **kwargs: Any) -> Any:
+    raise UnsupportedOperationError(
+        f"{func.name()} cannot be simulated: {kind} tensors are not modelled, only dense ones"
+    )

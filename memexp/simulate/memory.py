@@ -86,7 +86,18 @@ class DeviceMemory:
         return storage
 
     def record_of(self, tensor: torch.Tensor) -> StorageRecord:
-        return self.records[tensor.untyped_storage()._cdata]
+        """Raises RuntimeError for a tensor whose memory is not of this simulation."""
+        try:
+            return self.records[tensor.untyped_storage()._cdata]
+        except KeyError:
+            raise RuntimeError(
+                "this tensor was not made in the simulation that is active: one that has ended takes its tensors along"
+            ) from None
+
+    @property
+    def has_been_used(self) -> bool:
+        """Whether anything was ever on the card."""
+        return self._peak_bytes > 0 or bool(self.allocator.segments())
 
     def workspace(self, nbytes: int, stream: int) -> None:
         """Memory that is never given back."""

@@ -20,6 +20,7 @@ from memexp.simulate.values import Values
 
 _LOGITS_MIN_BYTES = 1 << 20
 _NUMBERS = (int, float, bool)
+_GENERATOR = torch.Generator  # another class stands there while a simulation runs
 
 
 class OpStream:
@@ -48,6 +49,9 @@ class OpStream:
         identity = tuple(key)
         outcome = self._outcomes.get(identity)
         if outcome is None:
+            for tensor in tensors:
+                if is_simulated(tensor):
+                    self.memory.record_of(tensor)
             outcome = self._outcomes[identity] = foresee(func, args, kwargs, tensors, self.card)
         out = self.realize(outcome, tensors)
         if outcome.is_integer:
@@ -122,7 +126,7 @@ class OpStream:
                 key.append((kind, value))
             elif kind is float:  # no shape depends on its value where there are tensors
                 key.append(kind)
-            elif kind is not torch.Generator:
+            elif kind is not _GENERATOR:
                 key.append(value)
 
     def _take_workspace(self) -> None:

@@ -1,25 +1,22 @@
 """What an op gives for arguments of a given shape: which outputs are new, which are its inputs again, what it costs.
 
-Asked once for each combination of op and shapes, of torch's own meta kernels, and then kept. Knows neither memory nor
+Asked once for each combination of op and shapes, and then kept. Knows neither memory nor
 values.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from memexp.simulate.cards import Card
 from memexp.simulate.costs import seconds_of
+from memexp.simulate.cuda_names import on_the_card
 from memexp.simulate.scratch import KernelCall, is_memory_known, scratch_bytes, takes_workspace
+from memexp.simulate.shapes import map_tensors, run_on_meta
 from memexp.simulate.tensors import Shape, is_simulated
 
 MOVES_BETWEEN_DEVICES = frozenset({"aten::copy_", "aten::_to_copy", "aten::index.Tensor", "aten::index_put_"})
 INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-
-
-class UnsupportedOperationError(NotImplementedError):
-    """An op that the simulated device cannot run, because torch does not say what shapes it gives."""
 
 
 class Same(NamedTuple):
@@ -97,8 +94,9 @@ def foresee(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[torch.Te
     meta_args = map_tensors(args, lambda tensor: metas[id(tensor)])
     meta_kwargs = {name: map_tensors(value, lambda tensor: metas[id(tensor)]) for name, value in kwargs.items()}
     if "device" in meta_kwargs:
+        on_the_card(meta_kwargs["device"])
         meta_kwargs["device"] = torch.device("meta")
-    out = _run_on_meta(func, meta_args, meta_kwargs)
+    out, is_certain = run_on_meta(func, meta_args, meta_kwargs)
     inputs = [metas[id(tensor)] for tensor in tensors]
     container = type(out) if isinstance(out, list | tuple) else None
     outputs = tuple(_describe(value, inputs) for value in (out if container else (out,)))
@@ -110,7 +108,7 @@ def foresee(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[torch.Te
         call = KernelCall(func, meta_args, meta_kwargs, out, card)
         outcome.scratch = scratch_bytes(call)
         outcome.takes_workspace = takes_workspace(call)
-        outcome.unknown_name = None if is_memory_known(call) else func.name()
+        outcome.unknown_name = None if is_certain and is_memory_known(call) else func.name()
     for index in outcome.writes:
         if inputs[index].size() != tensors[index].size():
             meta = inputs[index]
@@ -128,15 +126,6 @@ def as_meta(tensor: torch.Tensor) -> torch.Tensor:
     storage = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device="meta").untyped_storage()
     empty = torch.empty(0, dtype=tensor.dtype, device="meta")
     return empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
-
-
-def map_tensors(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """Replace the tensors in the arguments of an op, which are nested in lists and tuples only."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, list | tuple):
-        return type(value)(map_tensors(item, function) for item in value)
-    return value
 
 
 def written_arguments(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[int, ...]:
@@ -161,21 +150,6 @@ def _check_devices(func: Any, tensors: list[torch.Tensor]) -> None:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {devices}! ({func})"
         )
-
-
-def _run_on_meta(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    try:
-        return func(*args, **kwargs)
-    except NotImplementedError as error:
-        decomposition = torch._decomp.decomposition_table.get(func)
-        if decomposition is not None:
-            return decomposition(*args, **kwargs)
-        written = [kwargs.get(argument.name) for argument in func._schema.arguments if argument.is_out]
-        if written and len(written) == len(func._schema.returns):
-            return written[0] if len(written) == 1 else tuple(written)  # shapes are the caller's
-        raise UnsupportedOperationError(
-            f"{func.name()} has no shape function (no meta kernel or register_fake)"
-        ) from error
 
 
 def _describe(value: Any, inputs: list[torch.Tensor]) -> Output:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def watch_roles(gpu: "SimulatedGPU") -> Iterator[None]:
+def watch_roles(gpu: "SimulatedGPU") -> Iterator["_Watcher"]:
     """Keep the categories of `gpu.memory` right. All hooks are global ones of torch, removed at the end."""
     watcher = _Watcher(gpu.memory, gpu.ops.vocabularies)
     handles = [
@@ -30,7 +30,7 @@ def watch_roles(gpu: "SimulatedGPU") -> Iterator[None]:
         register_optimizer_step_post_hook(watcher.after_step),
     ]
     try:
-        yield
+        yield watcher
     finally:
         for handle in (*handles, *watcher.handles):
             handle.remove()
@@ -43,6 +43,11 @@ class _Watcher:
         self.handles: list[Any] = []
         self._modules: set[torch.nn.Module] = set()  # kept, so that no other module takes their place
         self._parameters: set[int] = set()
+
+    @property
+    def has_seen_modules(self) -> bool:
+        """Whether any model ran, be it on the host."""
+        return bool(self._modules)
 
     def see_module(self, module: torch.nn.Module, _: Any) -> None:
         if module in self._modules:
@@ -78,6 +83,6 @@ class _Watcher:
             self._mark([parameter.grad], GRADIENTS)
 
     def _mark(self, tensors: Iterable[torch.Tensor], category: int) -> None:
-        for tensor in tensors:
-            if is_simulated(tensor) and tensor.numel():
+        for tensor in tensors:  # what `torch.func` wraps has no storage of its own
+            if is_simulated(tensor) and tensor.numel() and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 self.memory.set_category(self.memory.record_of(tensor), category)

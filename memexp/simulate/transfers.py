@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memexp.simulate.costs import copy_seconds
+from memexp.simulate.cuda_names import on_the_card
 from memexp.simulate.outcomes import INTEGERS, as_meta
 from memexp.simulate.tensors import DEVICE_TYPE, is_simulated
 
@@ -21,9 +22,9 @@ _LARGE_ELEMENTS = 1 << 20
 def to_copy(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`.to(…)`: within the card, onto it, or off it."""
     source: torch.Tensor = args[0]
-    device = kwargs.get("device")
+    device = on_the_card(kwargs.get("device"))
     to_card = is_simulated(source) if device is None else device.type == DEVICE_TYPE
-    kwargs = {**kwargs, "pin_memory": None}
+    kwargs = {**kwargs, "pin_memory": None, "device": device}
     if to_card == is_simulated(source):
         return ops.run(func, args, kwargs)
     if not to_card:
@@ -55,7 +56,7 @@ def item(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
     ops.clock.synchronize(ops.clock.current)
     if tensor.is_floating_point():
-        ops.coverage.float_reads += 1
+        ops.coverage.read_float()
         return float("nan")
     value = ops.values.of(tensor)
     if value is None:
@@ -83,8 +84,8 @@ def equal(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def empty_like(ops: "OpStream", func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """On the host it is pinned memory that offloading asks for, which a CPU build has not."""
-    kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
-    device = kwargs.get("device")
+    device = on_the_card(kwargs.get("device"))
+    kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"} | {"device": device}
     if device is None or device.type == DEVICE_TYPE:
         return ops.run(func, args, kwargs)
     meta = func(as_meta(args[0]), **{**kwargs, "device": torch.device("meta")})
@@ -97,7 +98,7 @@ def _read_back(ops: "OpStream", target: torch.Tensor, source: torch.Tensor, non_
         target.copy_(values)
     elif target.is_floating_point() and not (non_blocking and target.numel() > _LARGE_ELEMENTS):
         target.fill_(float("nan"))
-        ops.coverage.float_reads += 1
+        ops.coverage.read_float(is_offloaded=non_blocking)
     elif not non_blocking:
         target.zero_()
         ops.coverage.rule_branches["an unknown integer is 0 on the host"] += 1

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from memexp.simulate.memory import StorageRecord
-from memexp.simulate.outcomes import INTEGERS, map_tensors
+from memexp.simulate.outcomes import INTEGERS
+from memexp.simulate.shapes import map_tensors
 from memexp.simulate.tensors import is_simulated
 
 MAX_ELEMENTS = 1 << 22
@@ -29,8 +30,9 @@ RULES: dict[str, tuple[str, int]] = {
     "argmin": ("a sampled token is an ordinary one", SAMPLED_TOKEN),
     "multinomial": ("a sampled token is an ordinary one", SAMPLED_TOKEN),
 }
+COMPARISON_RULE = "a comparison of floats is false"
 for _name in ("lt", "le", "gt", "ge", "eq", "logical_not", "logical_and", "logical_or", "signbit"):
-    RULES[_name] = ("a comparison of floats is false", 0)
+    RULES[_name] = (COMPARISON_RULE, 0)
 
 
 class Values:
@@ -105,6 +107,16 @@ class Values:
         if rule is None or out.dtype not in INTEGERS or out.numel() > MAX_ELEMENTS:
             return
         name, value = rule
-        if len(args) > 1 and args[0] is args[1]:  # how libraries ask for nan
+        if value == SAMPLED_TOKEN:
+            value = min(value, _choices(func, args) - 1)
+        elif len(args) > 1 and args[0] is args[1]:  # how libraries ask for nan
             name, value = RULES["isnan"][0], int(func._overloadpacket.__name__ == "eq")
         self.give(out, torch.full(out.shape, value, dtype=out.dtype), name)
+
+
+def _choices(func: Any, args: Any) -> int:
+    """Of how many numbers `argmax`, `argmin` or `multinomial` names one."""
+    source, dim = args[0], args[1] if len(args) > 1 else None
+    if func._overloadpacket.__name__ == "multinomial":
+        dim = -1
+    return int(source.numel() if dim is None or source.dim() == 0 else source.shape[dim])

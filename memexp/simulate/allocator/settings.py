@@ -6,6 +6,8 @@ graphs are not modelled, nor is any that changes time but not memory; `Allocator
 
 from dataclasses import dataclass
 
+from memexp.simulate.allocator.keys import check_allocator_conf, divisions_list, split_allocator_conf
+
 MIB = 1 << 20
 MIN_BLOCK_BYTES = 512
 SMALL_MAX_BYTES = 1 * MIB
@@ -41,9 +43,6 @@ class AllocatorSettings:
 
         Raises ValueError, one line, for what `check_allocator_conf` refuses.
         """
-        # Not at the top: memexp.plan imports Hydra, which an allocator with settings given as data can do without.
-        from memexp.plan.allocator_keys import check_allocator_conf, divisions_list, split_allocator_conf
-
         if reason := check_allocator_conf(text):
             raise ValueError(reason)
         values = dict(split_allocator_conf(text))

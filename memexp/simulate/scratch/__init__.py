@@ -28,13 +28,16 @@ _MATMULS = frozenset(
         "_addmm_activation",
     }
 )
-# Ops whose memory only cuDNN's plans know.
+# Ops that take a workspace whose size cuDNN's plan alone knows, whatever else of them is modelled.
 _NOT_MODELLED = frozenset(
     {
         "_scaled_dot_product_cudnn_attention",
         "_scaled_dot_product_cudnn_attention_backward",
+        "convolution",
         "convolution_backward",
         "cudnn_convolution",
+        "native_batch_norm",
+        "native_batch_norm_backward",
     }
 )
 _KNOWN_NAMESPACES = ("aten", "prims", "memexp")

@@ -1,12 +1,7 @@
 """What the backward passes of fused attention take: sums in fp32, and one number a row."""
 
-import math
-
+from memexp.simulate.allocator.settings import round_up
 from memexp.simulate.scratch.call import KernelCall
-
-
-def round_up(value: int, multiple: int) -> int:
-    return math.ceil(value / multiple) * multiple
 
 
 def _flash_bytes(rows: int, heads: int, key_rows: int, key_heads: int, head_size: int) -> tuple[int, ...]:
@@ -43,6 +38,13 @@ def _efficient_backward(call: KernelCall) -> tuple[int, ...]:
     return rows * 4, accumulator
 
 
+def _cudnn_backward(call: KernelCall) -> tuple[int, ...]:
+    """What cudnn-frontend asks for in its own name (node/scaled_dot_product_flash_attention.h, 1.12 to 1.23): dq and
+    one sum a row, both in fp32. In one block with the workspace of the plan, which is closed and not known."""
+    batch, heads, length, head_size = call["query"].shape
+    return (batch * heads * length * (head_size + 1) * 4,)
+
+
 def _flash_3_forward(call: KernelCall) -> tuple[int, ...]:
     """hopper/flash_api.cpp, `mha_fwd` with one split, as its Python side asks for: the scheduler's few integers."""
     ends, masked, local = call["cu_seqlens_q"], call["is_causal"] or call["is_local"], call["is_local"]
@@ -69,7 +71,7 @@ def _flash_3_backward(call: KernelCall) -> tuple[int, ...]:
         rows = round_up(query.shape[0] + batch * tile, tile)
         key_rows = round_up(key.shape[0] + batch * key_tile, key_tile)
     accumulated = 0 if heads == key_heads else key_rows * key_heads * rounded_size * 4
-    semaphores = 4 * math.ceil(length / tile) * batch * heads
+    semaphores = 4 * -(-length // tile) * batch * heads
     return rows * heads * 4, rows * heads * 4, rows * heads * rounded_size * 4, accumulated, accumulated, semaphores
 
 
@@ -86,6 +88,7 @@ SCRATCH = {
     "_scaled_dot_product_flash_attention_backward": ("flash_backward", _flash_backward),
     "_flash_attention_backward": ("flash_backward", _flash_package_backward),
     "_scaled_dot_product_efficient_attention_backward": ("efficient_backward", _efficient_backward),
+    "_scaled_dot_product_cudnn_attention_backward": ("cudnn_backward", _cudnn_backward),
     "flash_attn_3_forward": ("flash_3", _flash_3_forward),
     "flash_attn_3_backward": ("flash_3", _flash_3_backward),
 }

@@ -14,11 +14,21 @@ _INDEX = 8
 _SMALL_SORT = 4096  # ATen/native/cuda/Sort.h: up to here a bitonic sort works in place
 _ROWS_PER_THREAD = 10  # ATen/native/cuda/EmbeddingBackwardKernel.cu
 _SCAN_TILE = 1920
+_DIGITS = 256  # of a radix select, and as many threads in a block of it
+_BLOCKS_PER_MULTIPROCESSOR = 6  # by registers: 40 for each of 256 threads, of 65,536
+# Up to so many rows, several blocks select of a row from so many elements on.
+_SEVERAL_BLOCKS_FROM = (
+    *((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000)),
+    *((799, 3_000), (4_000, 800), (math.inf, 400)),
+)
 
 
 def _sort(call: KernelCall) -> tuple[int, ...]:
+    return _sorted_bytes(call.first, call["dim"])
+
+
+def _sorted_bytes(source: torch.Tensor, dim: int) -> tuple[int, ...]:
     """ATen/native/cuda/Sort.cpp and SortStable.cu."""
-    source, dim = call.first, call["dim"]
     if source.dim() == 0 or source.numel() == 0:
         return ()
     count, dim = source.numel(), dim % source.dim()
@@ -35,19 +45,41 @@ def _sort(call: KernelCall) -> tuple[int, ...]:
 
 
 def _topk(call: KernelCall) -> tuple[int, ...]:
-    """ATen/native/cuda/TensorTopK.cpp: the values in one piece, and a whole sort of few and very long slices."""
-    source = call.first
+    """ATen/native/cuda/TensorTopK.cpp: what selects is given back before many of a row are sorted."""
+    source, values = call.first, call.out[0]
+    if values.numel() == 0:
+        return ()
     copy = 0 if source.is_contiguous() else source.numel() * source.element_size()
-    if not _topk_sorts(call):
-        return (copy,)
-    count = source.numel()
-    return copy, count * source.element_size(), count * _INDEX, *_sort(call)
+    selecting = (copy, *_digit_counts(call))
+    if not _sorts_what_it_selected(call):
+        return selecting
+    sorting = (values.numel() * _INDEX, values.numel() * values.element_size(), *_sorted_bytes(values, call["dim"]))
+    return max(selecting, sorting, key=sum)
 
 
-def _topk_sorts(call: KernelCall) -> bool:
+def _sorts_what_it_selected(call: KernelCall) -> bool:
+    """Up to 4,096 of a row are sorted in place."""
+    values = call.out[0]
+    return bool(call["sorted"]) and values.dim() > 0 and values.shape[call["dim"]] > _SMALL_SORT
+
+
+def _digit_counts(call: KernelCall) -> tuple[int, ...]:
+    """ATen/native/cuda/TensorTopK.cu, `mbtopk::launch`: a radix select by 8 bits, where several blocks share a row.
+
+    For each row its k-th value, and twice what is left to find and the digits found; for each block the counts of 256
+    digits in 16 bits, and what lies before it in two counts; their sums for each row.
+    """
     source = call.first
     length = source.shape[call["dim"]] if source.dim() else 1
-    return length >= 100_000 and source.numel() // length <= 10
+    rows = source.numel() // length
+    if length < next(least for most_rows, least in _SEVERAL_BLOCKS_FROM if rows <= most_rows):
+        return ()
+    threads = call.card.multiprocessors * _BLOCKS_PER_MULTIPROCESSOR * _DIGITS
+    items = max(4, min(math.ceil(source.numel() / threads), 64))
+    blocks = rows * math.ceil(length / (items * _DIGITS))
+    size = source.element_size()
+    by_row = (size * rows, 2 * 4 * rows, 2 * max(size, 4) * rows, 4 * _DIGITS * rows)
+    return *by_row, 2 * _DIGITS * blocks, 4 * blocks, 4 * blocks
 
 
 def _scan(call: KernelCall) -> tuple[int, ...]:
@@ -120,8 +152,8 @@ def _guessed_sort(call: KernelCall) -> int:
 
 
 def _guessed_topk(call: KernelCall) -> int:
-    """Of long slices the kernel counts digits in several blocks, whose number is tuned by card."""
-    return call.first.numel() * call.first.element_size() if call.first.numel() > 1 << 20 else 0
+    values = call.out[0]
+    return _sort_bytes(values.numel(), values.element_size()) if _sorts_what_it_selected(call) else 0
 
 
 def _guessed_index_put(call: KernelCall) -> int:

@@ -1,27 +1,22 @@
-"""What stands in for functions of accelerate, transformers and TRL during a simulation. `patches` says where and why.
+"""What is replaced in accelerate and transformers: which device they train on, and which attention kernels there are.
 
-Each function takes the simulation and what it replaces, and gives the replacement. The replacements allocate what the
-libraries allocate on a GPU: the same tensors, of the same shapes, in the same order.
+Each function takes the simulation and what it replaces, and gives the replacement.
 """
 
 import contextlib
 import functools
-import math
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from memexp.simulate import flash, flash3
-from memexp.simulate.outcomes import UnsupportedOperationError
-from memexp.simulate.tensors import is_simulated
+from memexp.simulate.patches.patch import Patch
+from memexp.simulate.shapes import UnsupportedOperationError
 
 if TYPE_CHECKING:
     from memexp.simulate.gpu import SimulatedGPU
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 @contextlib.contextmanager
@@ -88,10 +83,6 @@ def never(gpu: "SimulatedGPU", original: Any) -> Any:
     return lambda *_, **__: False
 
 
-def always(gpu: "SimulatedGPU", original: Any) -> Any:
-    return lambda *_, **__: True
-
-
 def can_dispatch(gpu: "SimulatedGPU", original: Any) -> Any:
     """FlashAttention 2 needs Ampere, 3 needs Hopper: raises ImportError for an older card, as the package does."""
 
@@ -122,96 +113,68 @@ def flash_attention_functions(gpu: "SimulatedGPU", original: Any) -> Any:
 _FLASH = {"flash-attention-2": flash, "flash-attn2": flash, "flash-attention-3": flash3, "flash-attn3": flash3}
 
 
-def use_triton(gpu: "SimulatedGPU", original: Any) -> Any:
-    return lambda device: device.type == gpu.device.type or original(device)
-
-
-class _Launcher:
-    """A Triton kernel that does nothing: all its buffers are allocated by its caller."""
-
-    def __init__(self, original: Any) -> None:
-        self.original = original
-
-    def __getitem__(self, grid: Any) -> Any:
-        return lambda *args, **kwargs: None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.original(*args, **kwargs)
-
-
-def launcher(gpu: "SimulatedGPU", original: Any) -> Any:
-    return _Launcher(original)
-
-
-def triton(gpu: "SimulatedGPU", original: Any) -> Any:
-    return SimpleNamespace(cdiv=lambda value, by: math.ceil(value / by))
-
-
-def addmm_fp32(gpu: "SimulatedGPU", original: Any) -> Any:
-    def addmm(acc: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        if is_simulated(acc) and a.dtype in _HALVES:
-            torch.addmm(acc, a, b, out_dtype=torch.float32, out=acc)
-        else:
-            original(acc, a, b)
-
-    return addmm
-
-
-def project(gpu: "SimulatedGPU", original: Any) -> Any:
-    def projection(
-        tile: torch.Tensor,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        start: int,
-        end: int,
-        dtype: torch.dtype,
-    ) -> None:
-        if not (is_simulated(tile) and dtype in _HALVES):
-            original(tile, hidden, weight, bias, start, end, dtype)
-            return
-        torch.mm(hidden, weight[start:end].to(dtype).t(), out_dtype=torch.float32, out=tile)
-        if bias is not None:
-            tile.add_(bias[start:end].float())
-
-    return projection
-
-
-def supports_loss_kernel(gpu: "SimulatedGPU", original: Any) -> Any:
-    """The conditions on CUDA: a usual float dtype, one to three dimensions, and logits contiguous in the vocabulary."""
-
-    def supports(logits: torch.Tensor, index: Any = None, row_mask: Any = None) -> bool:
-        if not is_simulated(logits):
-            return bool(original(logits, index, row_mask))
-        fits = logits.dtype in (*_HALVES, torch.float32) and 1 <= logits.ndim <= 3 and logits.stride(-1) == 1
-        fits = fits and logits.shape[-1] > 0
-        if index is not None:
-            fits = fits and index.shape == logits.shape[:-1]
-        return fits and (row_mask is None or (index is not None and row_mask.shape == index.shape))
-
-    return supports
-
-
-def fused_logprob_entropy(gpu: "SimulatedGPU", original: Any) -> Any:
-    def fused(
-        logits: torch.Tensor, index: torch.Tensor, temperature: float = 1.0, row_mask: torch.Tensor | None = None
-    ) -> Any:
-        return _LogProbEntropy.apply(logits, index, row_mask)  # type: ignore[no-untyped-call]
-
-    return fused
-
-
-class _LogProbEntropy(torch.autograd.Function):
-    """The buffers of TRL's fused kernel: four numbers a row forward, the gradient of the logits backward."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, index: torch.Tensor, row_mask: torch.Tensor | None) -> Any:
-        rows = [torch.empty(logits.shape[:-1], device=logits.device, dtype=torch.float32) for _ in range(4)]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, index, rows[2], rows[3], row_mask)
-        return rows[0], rows[1]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        logits = ctx.saved_tensors[0]
-        return torch.empty_like(logits, memory_format=torch.contiguous_format), None, None
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "accelerate.state",
+        "PartialState.default_device",
+        default_device,
+        "it looks for the devices that it knows by name",
+        "accelerate 1.12 to 1.14",
+        is_branch=True,
+    ),
+    Patch(
+        "accelerate.accelerator",
+        "Accelerator.__init__",
+        half_precision,
+        "it scales gradients on the devices that it knows by name",
+        "accelerate 1.12 to 1.14",
+        is_branch=True,
+    ),
+    Patch(
+        "transformers.training_args",
+        "TrainingArguments._setup_devices",
+        setup_devices,
+        "it ends in cuda:0 or the CPU; the first call of accelerate's own set-up is kept",
+        "transformers 5.24",
+        is_branch=True,
+    ),
+    Patch(
+        "transformers.training_args",
+        "is_torch_bf16_gpu_available",
+        bf16_available,
+        "it asks torch.cuda",
+        "transformers 5.24",
+        is_branch=True,
+    ),
+    Patch(
+        "transformers.modeling_flash_attention_utils",
+        "_lazy_imports",
+        flash_attention_functions,
+        "the flash-attn package needs a GPU; torch has the same kernels",
+        "transformers 5.24, flash-attn 2.8, flash-attn 3 of August 2026",
+        is_branch=True,
+    ),
+    Patch(
+        "transformers.modeling_flash_attention_utils",
+        "_loaded_implementation",
+        nothing_loaded,
+        "what was loaded in a simulation must not be used after it, nor the other way round",
+        "transformers 5.24",
+    ),
+    Patch(
+        "transformers.modeling_utils",
+        "PreTrainedModel._flash_attn_can_dispatch",
+        can_dispatch,
+        "it asks for the package and for torch.cuda",
+        "transformers 5.24",
+        is_branch=True,
+    ),
+    Patch(
+        "transformers.modeling_utils",
+        "is_kernels_available",
+        never,
+        "else flash_attention_2 is looked up on the hub",
+        "transformers 5.24",
+        is_branch=True,
+    ),
+)

@@ -1,4 +1,4 @@
-"""What stands in for functions of torch during a simulation. `patches` says where and why.
+"""What is replaced in torch, for code that puts its tensors on `gpu.device`.
 
 Each function takes the simulation and what it replaces, and gives the replacement.
 """
@@ -11,6 +11,7 @@ from torch.utils._device import _device_constructors
 
 from memexp.simulate.attention import attend
 from memexp.simulate.autocast import clear_cast_weights
+from memexp.simulate.patches.patch import Patch
 from memexp.simulate.tensors import DEVICE_TYPE, is_simulated
 
 if TYPE_CHECKING:
@@ -70,12 +71,24 @@ def optimizer_step_by_rule(gpu: "SimulatedGPU", original: Any) -> Any:
         found = list(state["found_inf_per_device"].values())
         if not any(is_simulated(tensor) for tensor in found):
             return original(scaler, optimizer, state, *args, **kwargs)
-        for tensor in found:
-            tensor.item()  # the host waits here
+        gpu.clock.synchronize(gpu.clock.current)  # the host waits for what it reads
         gpu.coverage.rule_branches["no gradient overflows in fp16"] += 1
         return optimizer.step(*args, **kwargs)
 
     return step
+
+
+def valid_by_rule(gpu: "SimulatedGPU", original: Any) -> Any:
+    """`torch.distributions` asks whether parameters and samples are valid. By rule they are; the check takes memory."""
+
+    def is_all_true(tensor: torch.Tensor) -> torch.Tensor:
+        if not is_simulated(tensor):
+            return original(tensor)  # type: ignore[no-any-return]
+        original(tensor).item()  # the host waits here
+        gpu.coverage.rule_branches["what torch.distributions checks is valid"] += 1
+        return torch.tensor(True)
+
+    return is_all_true
 
 
 def deepcopy_tensor(gpu: "SimulatedGPU", original: Any) -> Any:
@@ -88,6 +101,19 @@ def deepcopy_tensor(gpu: "SimulatedGPU", original: Any) -> Any:
     return deepcopy
 
 
+def storage_to(gpu: "SimulatedGPU", original: Any) -> Any:
+    """How `torch.load` brings what it has read to its device."""
+
+    @functools.wraps(original)
+    def to(storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
+        if torch.device(device).type != DEVICE_TYPE or storage.device.type == DEVICE_TYPE:
+            return original(storage, device=device, non_blocking=non_blocking)  # type: ignore[no-any-return]
+        host = torch.empty(0, dtype=torch.uint8).set_(storage)
+        return host.to(gpu.device, non_blocking=non_blocking).untyped_storage()
+
+    return to
+
+
 def pin_memory(gpu: "SimulatedGPU", original: Any) -> Any:
     return lambda tensor, device=None: tensor
 
@@ -97,7 +123,7 @@ def is_pinned(gpu: "SimulatedGPU", original: Any) -> Any:
 
 
 def from_device_module(gpu: "SimulatedGPU", original: Any) -> Any:
-    """`torch.accelerator` answers as `torch.cuda` would, from the device's own module."""
+    """What `torch.accelerator` or `torch.cuda` is asked is answered by the device's own module, under the same name."""
     return getattr(getattr(torch, DEVICE_TYPE), original.__name__)
 
 
@@ -122,3 +148,63 @@ class _KeepsParameters:
             return moved
         torch.utils.swap_tensors(tensor, torch.nn.Parameter(moved, tensor.requires_grad))  # type: ignore[no-untyped-call]
         return tensor
+
+
+TORCH = "torch 2.13"
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch.nn.functional",
+        "scaled_dot_product_attention",
+        sdpa,
+        "off CUDA it composes the math kernel, which keeps all scores",
+        TORCH,
+        is_branch=True,
+    ),
+    Patch("torch", "clear_autocast_cache", clear_autocast_cache, "casts of weights are kept here too", TORCH),
+    Patch("torch", "empty", empty, "a CPU build has no pinned memory", TORCH),
+    Patch(
+        "torch.autograd.graph",
+        "saved_tensors_hooks.__init__",
+        saved_tensors_hooks,
+        "out of memory while a checkpointed layer is recomputed would abort the process",
+        TORCH,
+    ),
+    Patch(
+        "torch.amp.grad_scaler",
+        "GradScaler._maybe_opt_step",
+        optimizer_step_by_rule,
+        "what it reads back is a float, which has no value",
+        TORCH,
+    ),
+    Patch("torch", "_is_all_true", valid_by_rule, "it compares floats, which have no values", TORCH),
+    Patch("torch.Tensor", "record_stream", record_stream, "the op takes no stream of Python's", TORCH),
+    Patch("torch.Tensor", "__deepcopy__", deepcopy_tensor, "it reads the bytes of the storage", TORCH),
+    Patch("torch.Tensor", "pin_memory", pin_memory, "a CPU build has no pinned memory", TORCH),
+    Patch("torch.Tensor", "is_pinned", is_pinned, "a CPU build has no pinned memory", TORCH),
+    Patch(
+        "torch.nn.Module",
+        "_apply",
+        module_apply,
+        "parameters cannot change to this device in place, so that each would become a new object",
+        TORCH,
+    ),
+    *(
+        Patch("torch.accelerator", name, from_device_module, "its C++ half knows no Python device", TORCH)
+        for name in (
+            "current_stream",
+            "set_stream",
+            "synchronize",
+            "empty_cache",
+            "memory_allocated",
+            "memory_reserved",
+            "max_memory_allocated",
+            "max_memory_reserved",
+            "memory_stats",
+            "reset_peak_memory_stats",
+            "reset_accumulated_memory_stats",
+            "get_memory_info",
+            "empty_host_cache",
+        )
+    ),
+    Patch("torch.UntypedStorage", "to", storage_to, "C++ would give it memory that nobody counts", TORCH),
+)
