@@ -1,9 +1,12 @@
-"""Records made by hand, for tests of everything that reads them."""
+"""Records made by hand, for tests of everything that reads them, and the folder of a sweep that holds them."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from memexp.results.record import Data, Memory, Oom, Record, Speed
-from memexp.results.sweep import Axis, Sweep
+from memexp.results.store import write_record, write_sweep
+from memexp.results.sweep import Axis, Sweep, SweepFolder
 
 GIB = 2**30
 PACKING = Axis("packing", ("none", "bfd"), "none")
@@ -30,6 +33,17 @@ def not_ok(plan_id: str, status: str, reason: str | None = None, oom: Oom | None
 def swept(*axes: Axis, cells: str = "", **fields: Any) -> Sweep:
     """A sweep of the cells whose ids are the letters of `cells`."""
     return Sweep(name="made", axes=axes, cells=tuple(cells), **fields)
+
+
+def folder_of(path: Path, sweep: Sweep, records: Iterable[Record]) -> SweepFolder:
+    """The sweep's folder at `path` with these records, and without plans."""
+    folder = SweepFolder(path)
+    path.mkdir(parents=True, exist_ok=True)
+    write_sweep(folder, sweep)
+    for record in records:
+        folder.cell(record.id).mkdir(parents=True)
+        write_record(folder.record(record.id), record)
+    return folder
 
 
 def two_by_two() -> tuple[Sweep, list[Record]]:

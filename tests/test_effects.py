@@ -13,8 +13,9 @@ from rich.console import Console
 from memexp.plan import conf
 from memexp.results.compare import compare
 from memexp.results.effect_sentences import effect_sentences
-from memexp.results.effects import Change, Effect, Effects, effects
+from memexp.results.effects import Effect, Effects, effects
 from memexp.results.grid import Grid
+from memexp.results.matched_pairs import Change
 from memexp.results.phases import phase_sentences
 from memexp.results.record import CATEGORIES, Memory, Record
 from memexp.results.sweep import Axis, Sweep
@@ -103,6 +104,43 @@ def test_an_interaction_is_said_in_a_sentence_that_can_be_read_either_way() -> N
     ]  # fmt: skip
     said = effect_sentences(found(swept(*axes), records))
     assert "offload=true saves 5.00 GiB with checkpointing=none, saves 307 MiB with checkpointing=full" in said
+
+
+def test_a_mean_that_holds_nowhere_comes_behind_the_range_and_the_axis_that_decides() -> None:
+    # Offload saves 5.0 or 0.3 GiB: 4.7 apart, more than their mean of 2.65. Packing adds 2 or 0, checkpointing takes
+    # 4, 6, -0.7 or 1.3 off; speed is multiplied by the same everywhere.
+    all_of = found(*cube())
+    assert [change.decided_by for change in of("offload", all_of).changes] == ["checkpointing", None]
+    said = effect_sentences(all_of)
+    assert (
+        "offload=true: peak allocated -5.00 GiB to -307 MiB by checkpointing (mean -2.65 GiB), real tokens/s -50.0%"
+        in said
+    )
+    assert any(
+        line.startswith("packing=bfd: peak allocated 0 to +2.00 GiB by checkpointing (mean +1.00") for line in said
+    )
+
+
+def test_a_strong_mean_with_a_weak_interaction_stays_in_front() -> None:
+    records = [
+        made(name, peak * GIB, rate=1000.0, choices={"offload": offload, "packing": packing})
+        for name, offload, packing, peak in (
+            ("a", "false", "none", 10.0),
+            ("b", "true", "none", 4.0),
+            ("c", "false", "bfd", 12.0),
+            ("d", "true", "bfd", 4.5),
+        )
+    ]
+    all_of = found(swept(OFFLOAD, PACKING, cells="abcd"), records)
+    assert of("offload", all_of).changes[0].decided_by is None
+    assert any("offload=true: peak allocated -6.75 GiB (-7.50 GiB to -6.00 GiB)" in s for s in effect_sentences(all_of))
+
+
+def test_what_decides_is_only_read_off_settings_that_each_option_has() -> None:
+    # Offloading is left with packing=none without checkpointing, with packing=bfd with it: which decides is not known.
+    sweep, records = cube()
+    left = [record for record in records if record.id not in ("d", "g")]
+    assert of("offload", found(sweep, left)).changes[0].decided_by is None
 
 
 def test_a_cell_without_a_partner_counts_for_nothing() -> None:

@@ -19,6 +19,7 @@ from memexp.frontier.table import frontier_table
 from memexp.plan.plan import PlanError
 from memexp.results.record import Oom, Record
 from memexp.results.sweep import Axis, Sweep
+from memexp.tracking.exporter import Settings
 
 
 def search(bounds: Bounds, limit: int) -> dict[int, bool]:
@@ -88,6 +89,7 @@ def test_the_table_names_the_largest_size_and_what_stands_in_the_way() -> None:
     table = frontier_table(Sweep("made", axes, tuple("abcdefg")), records, "batch_size", Bounds(1, 16), 0.08)
     largest = {row.options[0]: row.numbers[0].text for row in table.rows if row.is_ok}
     assert largest == {"false": "2", "true": "16 or more"}
+    assert not any("tokens" in column.heading for column in table.columns)  # each probe trained on other rows
     remarks = {row.options[0]: row.remark for row in table.rows}
     assert remarks["false"] == "3: takes 95.8% of the card"
     assert remarks["both"].startswith("not even 1 fits: OOM in forward of step 1")
@@ -116,7 +118,10 @@ def searched(tmp_path_factory: pytest.TempPathFactory, warm_cells: None) -> Swep
 
 def frontier(results: Path, *arguments: str) -> Swept:
     out, err = io.StringIO(), io.StringIO()
-    job = ("gpu=t4_16gb", "precision=fp32", "max_length=512", "packing=bfd", "logger=none", f"results_dir={results}")
+    # Long rows and few layers: the card is full after a few rows, and a probe is cheap.
+    rows = ("data=lengths", "data.distribution=constant", "data.length=4096", "data.maximum=4096", "data.rows=24")
+    model = ("model=qwen2_5_0_5b", "model.config.num_hidden_layers=2", "precision=fp32", "max_length=4096")
+    job = ("gpu=t4_16gb", *model, *rows, "logger=none", f"results_dir={results}")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(["frontier", arguments[0], *job, *arguments[1:]])
     return Swept(code, out.getvalue(), err.getvalue(), results / "found")
@@ -128,6 +133,9 @@ def test_a_search_ends_where_one_more_row_does_not_fit(searched: Swept) -> None:
     (row,) = csv.DictReader((searched.folder / "frontier.csv").read_text().splitlines())
     largest, too_large = int(row["largest"]), int(row["too_large"])
     assert too_large == largest + 1
+    # One line a probe, without torch's paragraph, and one that says how many there are.
+    assert searched.out.count("Results in") == 1
+    assert "OutOfMemoryError" not in searched.out
     by_size = searched.by("batch_size")
     assert by_size[largest]["status"] == "ok"
     assert fits(Record.from_dict(by_size[largest]), 0.08)
@@ -141,6 +149,39 @@ def test_a_search_is_a_sweep_and_resumes(searched: Swept) -> None:
     assert again.code == 0
     assert "0 to run" in again.out
     assert " 1 to run" not in again.out
+
+
+class Exports:
+    """In place of W&B's exporter: what each is told."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.cells: list[Path] = []
+        if settings.mode != "disabled":
+            EXPORTS.append(self)
+
+    def cell_done(self, record_path: Path, config: object) -> None:
+        self.cells.append(record_path)
+
+    def sweep_done(self) -> None:
+        self.cells.append(Path("sweep"))
+
+    def close(self) -> list[str]:
+        return []
+
+
+EXPORTS: list[Exports] = []
+
+
+def test_wandb_is_started_once_a_search_and_told_of_every_probe(
+    searched: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert searched.folder is not None
+    monkeypatch.setattr("memexp.app.Exporter", Exports)
+    EXPORTS.clear()
+    assert frontier(searched.folder.parent, "batch_size=1:6", "sweep=found", "logger=wandb_offline").code == 0
+    (exports,) = EXPORTS
+    assert {path.parent.name for path in exports.cells[:-1]} == {record["id"] for record in searched.records}
+    assert exports.cells[-1] == Path("sweep")
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,14 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from made_records import GIB, made, not_ok
+from made_records import GIB, folder_of, made, not_ok
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from memexp.cli import main
 from memexp.results.record import Memory, Oom, Record
-from memexp.results.store import write_record, write_sweep
-from memexp.results.sweep import Axis, Sweep, SweepFolder
+from memexp.results.sweep import Axis, Sweep
 from tools.chromium import Browser, chromium, is_installed
 
 HOSTILE = (
@@ -53,22 +52,13 @@ def cell(plan_id: str, packing: str, offload: str) -> Record:
     return Record.from_dict({**record.to_dict(), "memory": memory.to_dict(), "predicted": ["memory", "speed"]})
 
 
-def write_made_sweep(path: Path, sweep: Sweep, records: list[Record]) -> Path:
-    folder = SweepFolder(path)
-    for record in records:
-        folder.cell(record.id).mkdir(parents=True)
-        write_record(folder.record(record.id), record)
-    write_sweep(folder, sweep)
-    return path
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packing, offload = Axis("packing", HOSTILE, HOSTILE[0]), Axis("offload", ("false", "true"), "false")
     grid = [(text, off) for text in HOSTILE for off in ("false", "true")]
     records = [cell(plan_id, *options) for plan_id, options in zip("abcdef", grid, strict=True)]
     sweep = Sweep(name=HOSTILE[0], axes=(packing, offload), cells=tuple("abcdef"), command=f"memexp {HOSTILE[1]}")
-    path = write_made_sweep(tmp_path_factory.mktemp("html") / "made", sweep, records)
+    path = folder_of(tmp_path_factory.mktemp("html") / "made", sweep, records).path
     (path / "tokens").mkdir()
     lengths = {"data": HOSTILE[2], "rows_by_length": {"5": 2, "60": 1, "100": 1}}
     (path / "tokens" / "t.lengths.json").write_text(json.dumps(lengths))
@@ -249,7 +239,7 @@ def test_a_page_of_thousands_of_cells_draws_a_hundred_rows_and_bounded_charts(br
         made(f"{n}", (2 + n % 977) * 2**20, rate=1000.0 + n % 883, step=0.2, choices={"batch_size": n}) for n in seeds
     ]
     sweep = Sweep(name="large", axes=(Axis("batch_size", seeds, 0),), cells=tuple(record.id for record in records))
-    path = write_made_sweep(tmp_path / "large", sweep, records)
+    path = folder_of(tmp_path / "large", sweep, records).path
     with redirect_stdout(StringIO()):
         main(["report", str(path)])
     browser.open(path / "report.html")

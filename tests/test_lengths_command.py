@@ -75,6 +75,8 @@ def test_the_bins_hold_every_row_and_a_long_tail_does_not_squeeze_them() -> None
     assert parts[-1] == (101, None, 1)
     assert parts[0][:2] == (1, 10)
     assert histogram_lines(lengths)[-1].endswith("100%")
+    assert max(map(len, histogram_lines([(100_000, 10), (1_000_000, 1)], columns=60))) == 60
+    assert [line.split()[0] for line in histogram_lines([(1, 1), (3, 2)])] == ["tokens", "1", "2", "3"]
 
 
 def test_a_quantile_is_a_length_that_so_many_rows_do_not_exceed() -> None:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from made_records import GIB
+
 from memexp.results.grid import Grid
 from memexp.results.peak import peak_lines
 from memexp.results.record import Memory, Record
 from memexp.results.sweep import Axis, Sweep
-
-GIB = 2**30
 
 
 def lines(memory: Memory, **fields: Any) -> list[str]:

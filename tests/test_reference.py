@@ -60,7 +60,7 @@ def test_a_sweep_plans_and_says_its_command_and_what_it_shows(name: str, capsys:
 
 def test_a_cells_replay_command_is_that_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Weights that are not there make each cell a refused row, on any machine: nothing is trained here.
-    nowhere = ["model.weights=pretrained", "model.path=/nowhere", "backend=simulate"]
+    nowhere = ["checkpointing=none", "model.weights=pretrained", "model.path=/nowhere", "backend=simulate"]
     assert main(["-cn", "sweeps/quantization", *nowhere, "logger=none", f"results_dir={tmp_path}"]) == 0
     (folder,) = tmp_path.iterdir()
     last = json.loads((folder / "records.jsonl").read_text().splitlines()[-1])

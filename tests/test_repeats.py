@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,11 @@ from made_records import GIB, PACKING, made, not_ok, swept
 from rich.console import Console
 
 from memexp.plan import load_sweep
+from memexp.results.compare import compare
+from memexp.results.figures import figures
+from memexp.results.grid import Grid
 from memexp.results.markdown import markdown
+from memexp.results.page import make_page
 from memexp.results.record import Record
 from memexp.results.rows import Row, Table
 from memexp.results.sweep import Axis
@@ -46,6 +51,33 @@ def test_a_configuration_is_a_row_with_its_median_and_its_furthest_repeat() -> N
     assert shown(table, "real tokens/s") == {"none": "104 ±5.8%", "bfd": "210 ±9.5% (+101.9%)"}
     assert table.axes == ("packing",)
     assert any("median of seed=0,1,2" in line for line in table.heading)
+
+
+def test_repeats_that_agree_have_no_spread_to_speak_of() -> None:
+    (said,) = [line for line in tabled(*repeats("none", (100, 100, 100))).heading if "median" in line]
+    assert "±" not in said
+    predicted = tabled(*repeats("none", (100, 100, 100), backend="simulate"))
+    (said,) = [line for line in predicted.heading if "median" in line]
+    assert said.endswith("predictions differ between seeds only where the order of the rows does")
+
+
+def test_the_page_speaks_of_rows_of_the_table_and_never_of_single_repeats() -> None:
+    # Medians: none 2 GiB at 104 tokens/s, bfd 3 GiB at 210. Single repeats reach 1 GiB and 230 tokens/s.
+    records = [*repeats("none", (100, 110, 104), (1, 2, 3)), *repeats("bfd", (200, 230, 210), (3, 3, 3))]
+    sweep = swept(SEEDS, PACKING)
+    grid = Grid(sweep, records)
+    page = make_page(grid, make_table(sweep, records), figures(grid, compare(grid), Path("nowhere")))
+    facts = {fact.name: (fact.number, fact.of) for fact in page.facts}
+    assert facts["Least memory"] == ("2.00 GiB", "packing=none")
+    assert facts["Fastest"] == ("210 tokens/s", "packing=bfd")
+    assert page.places == {"none0": 1, "bfd0": 2}
+
+
+def test_one_cell_has_no_place_on_a_front_that_is_not_drawn() -> None:
+    records = [made("a", GIB, rate=1.0)]
+    grid = Grid(swept(), records)
+    page = make_page(grid, make_table(swept(), records), figures(grid, compare(grid), Path("nowhere")))
+    assert page.places == {}
 
 
 def test_the_csv_still_has_a_row_a_cell() -> None:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import GIB, PACKING, made, not_ok
+from made_records import GIB, PACKING, folder_of, made, not_ok
 
 from memexp.cli import main
 from memexp.results.record import Record
 from memexp.results.since import Since, since, since_lines
-from memexp.results.store import write_record, write_sweep
-from memexp.results.sweep import Sweep, SweepFolder
+from memexp.results.sweep import Sweep
 
 
 def cell(plan_id: str, packing: str, peak: float = 10.0, rate: float = 1000.0, **fields: Any) -> Record:
@@ -57,6 +56,11 @@ def test_cells_with_other_ids_are_the_same_by_their_choices() -> None:
     assert compared(cell("old", "bfd"), cell("new", "bfd")).agrees
 
 
+def test_a_commit_is_as_long_as_people_read_it() -> None:
+    before, now = (cell("a", "none", environment={"commit": digit * 40}) for digit in "ab")
+    assert "- Every cell: commit aaaaaaaa before, bbbbbbbb now" in list(since_lines(compared(before, now), "x"))
+
+
 def test_cells_without_a_partner_are_named_and_do_not_agree() -> None:
     found = since([cell("a", "none"), cell("b", "bfd")], [cell("a", "none"), cell("c", "wrapped")])
     lines = list(since_lines(found, "friday"))
@@ -91,12 +95,7 @@ def test_versions_that_differ_are_named_once() -> None:
 
 
 def stored(folder: Path, records: Sequence[Record]) -> Path:
-    cells = SweepFolder(folder)
-    for record in records:
-        cells.cell(record.id).mkdir(parents=True)
-        write_record(cells.record(record.id), record)
-    write_sweep(cells, Sweep("made", (PACKING,), tuple(record.id for record in records)))
-    return folder
+    return folder_of(folder, Sweep("made", (PACKING,), tuple(record.id for record in records)), records).path
 
 
 @pytest.fixture

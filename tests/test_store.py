@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from made_records import GIB, made, not_ok, swept, two_by_two
+from made_records import GIB, folder_of, made, not_ok, swept, two_by_two
 from rich.console import Console
 
 from memexp.plan.plan import PlanError
-from memexp.results.record import Record
 from memexp.results.report import report
 from memexp.results.store import (
     read_records,
@@ -21,19 +20,12 @@ from memexp.results.store import (
     write_records_jsonl,
     write_sweep,
 )
-from memexp.results.sweep import Sweep, SweepFolder
+from memexp.results.sweep import SweepFolder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SweepFolder:
     return SweepFolder(tmp_path)
-
-
-def keep(folder: SweepFolder, sweep: Sweep, records: list[Record]) -> None:
-    write_sweep(folder, sweep)
-    for record in records:
-        folder.cell(record.id).mkdir(parents=True)
-        write_record(folder.record(record.id), record)
 
 
 def put(folder: SweepFolder, plan_id: str, content: str | bytes) -> Path:
@@ -49,7 +41,7 @@ def names_in(path: Path) -> list[str]:
 
 def test_what_is_written_comes_back_in_grid_order(folder: SweepFolder) -> None:
     sweep, records = two_by_two()
-    keep(folder, sweep, records[::-1])
+    folder_of(folder.path, sweep, records[::-1])
     assert read_sweep(folder) == sweep
     stored = read_records(folder, sweep)
     assert stored.records == tuple(records)
@@ -58,7 +50,7 @@ def test_what_is_written_comes_back_in_grid_order(folder: SweepFolder) -> None:
 
 
 def test_a_record_is_plain_json_with_the_units_in_its_names(folder: SweepFolder) -> None:
-    keep(folder, swept(cells="a"), [made("a", 8 * GIB)])
+    folder_of(folder.path, swept(cells="a"), [made("a", 8 * GIB)])
     data = json.loads(folder.record("a").read_text())
     assert data["memory"]["peak_allocated_bytes"] == 8589934592
     assert data["memory"]["peak_reserved_bytes"] is None
@@ -73,12 +65,12 @@ def test_records_jsonl_has_one_record_a_line(folder: SweepFolder) -> None:
 
 def test_text_that_utf8_cannot_hold_comes_back_as_it_was(folder: SweepFolder) -> None:
     records = [not_ok("a", "failed", 'lone \udc80, "quoted" \\, é, \x00')]
-    keep(folder, swept(cells="a"), records)
+    folder_of(folder.path, swept(cells="a"), records)
     assert read_records(folder, swept(cells="a")).records == tuple(records)
 
 
 def test_a_cell_without_a_record_is_missing(folder: SweepFolder) -> None:
-    keep(folder, swept(cells="ab"), [made("a")])
+    folder_of(folder.path, swept(cells="ab"), [made("a")])
     folder.cell("b").mkdir()
     stored = read_records(folder, swept(cells="abc"))
     assert (stored.missing, stored.damaged) == (("b", "c"), ())
@@ -193,7 +185,7 @@ def run_report(path: Path) -> tuple[int, str]:
 
 def test_report_rebuilds_every_table_from_the_json_files(folder: SweepFolder) -> None:
     sweep, records = two_by_two()
-    keep(folder, sweep, records)
+    folder_of(folder.path, sweep, records)
     code, text = run_report(folder.path)
     assert code == 0
     assert "8.00 GiB" in text
@@ -207,7 +199,7 @@ def test_report_rebuilds_every_table_from_the_json_files(folder: SweepFolder) ->
 
 def test_report_names_missing_and_damaged_cells(folder: SweepFolder) -> None:
     sweep, records = two_by_two()
-    keep(folder, sweep, records[:3])
+    folder_of(folder.path, sweep, records[:3])
     put(folder, "d", "half")
     _, text = run_report(folder.path)
     assert "Not run yet: 1 of 4 cells (d)" in text

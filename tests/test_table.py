@@ -20,6 +20,7 @@ from memexp.results.markdown import markdown
 from memexp.results.record import Data, Oom, Record
 from memexp.results.sweep import Axis, Sweep, SweepFolder
 from memexp.results.table import make_table, print_table, write_tables
+from memexp.results.terminal import hanging
 
 NUMBERS = [
     "peak_allocated_bytes",
@@ -192,7 +193,7 @@ def test_a_worst_case_over_five_percent_above_the_peak_has_a_column() -> None:
 
 def test_predicted_numbers_are_marked_and_explained() -> None:
     sweep, records = two_by_two()
-    records[1] = replace(records[1], predicted=("peak_allocated_bytes",))
+    records[1] = replace(records[1], predicted=("memory.peak_allocated_bytes",))
     lines = printed(sweep, records)
     assert "~ predicted by the simulated GPU" in lines
     assert row_of(lines, "none", "true") == "none true ~6.00 GiB (-25.0%) 900 (-10.0%) 250 ms (+25.0%)"
@@ -469,3 +470,18 @@ def test_ten_thousand_cells_make_a_table(tmp_path: Path) -> None:
     assert len(rows) == 10_000
     # The median of the repeats is GIB + 1249.5, so repeats 1249 and 1250 lie half a byte around it.
     assert float(rows[4 * 1250]["peak_allocated_bytes_vs_baseline"]) == pytest.approx(50 / (GIB + 1249.5))
+
+
+@pytest.mark.parametrize(
+    ("width", "line", "lines"),
+    [
+        (20, "- packing=bfd: kept 97.5% of it", ["- packing=bfd: kept", "  97.5% of it"]),
+        (32, "  by phase     load 1 GiB, forward 2 GiB", ["  by phase     load 1 GiB,", f"{'':15}forward 2 GiB"]),
+        (20, "packing=bfd offload=true: peaks", ["packing=bfd", "offload=true: peaks"]),
+        (20, "short", ["short"]),
+        (20, "", [""]),
+    ],
+)
+def test_a_line_that_is_too_long_goes_on_below_where_its_text_began(width: int, line: str, lines: list[str]) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    assert [part.plain for part in hanging(console, line)] == lines

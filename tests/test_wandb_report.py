@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import wandb
-from made_records import two_by_two
+from made_records import folder_of, two_by_two
 
 from memexp.cli import main
-from memexp.results.store import write_record, write_sweep
-from memexp.results.sweep import SweepFolder
 from memexp.tracking.exporter import Settings
 
 GROUP = 'it\'s "ours"'
@@ -24,16 +22,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no netrc"))
-    sweep, records = two_by_two()
-    path = SweepFolder(tmp_path / "made")
-    for record in records:
-        path.cell(record.id).mkdir(parents=True)
-        write_record(path.record(record.id), record)
-    write_sweep(path, sweep)
-    (path.path / "wandb").mkdir()
-    settings = Settings(folder=str(path.path), project="ours", entity="us", group=GROUP)
-    (path.path / "wandb" / "export.json").write_text(settings.to_json())
-    return path.path
+    path = folder_of(tmp_path / "made", *two_by_two()).path
+    (path / "wandb").mkdir()
+    settings = Settings(folder=str(path), project="ours", entity="us", group=GROUP)
+    (path / "wandb" / "export.json").write_text(settings.to_json())
+    return path
 
 
 def report(folder: Path) -> str:

@@ -17,6 +17,7 @@ _ROOM = 26  # characters that a value has at least, however narrow the terminal
 
 
 def main(arguments: list[str]) -> int:
+    """0 whatever is missing: it says what is here, and not whether that is enough."""
     parser = Parser("doctor", COMMANDS["doctor"])
     parser.add_argument("--hub", action="store_true", help="also ask whether the hub can be reached")
     parser.add_argument("--results-dir", type=Path, default=Path("results"), help="the folder that is looked at")

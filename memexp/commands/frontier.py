@@ -2,6 +2,7 @@
 
 import re
 
+from memexp.hydra_options import MULTIRUN
 from memexp.plan.plan import PlanError
 
 _AXIS = re.compile(r"(?P<axis>[a-z_]+)=(?P<low>\d+):(?P<high>\d+)(?::(?P<step>\d+))?")
@@ -28,7 +29,7 @@ def main(arguments: list[str]) -> int:
             f"frontier {arguments[0]}: first comes the axis with its bounds. Type memexp frontier batch_size=1:64 …"
         )
     bounds = [f"hydra.sweeper.{name}={value}" for name, value in found.groupdict().items() if value]
-    rest = [argument for argument in arguments[1:] if argument not in ("-m", "--multirun")]
+    rest = [argument for argument in arguments[1:] if argument not in MULTIRUN]
     return run(["-m", "hydra/sweeper=memexp_frontier", *bounds, *_short(rest)], typed=["frontier", *arguments])
 
 

@@ -3,7 +3,8 @@
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,17 +16,20 @@ from memexp.commands.arguments import Parser
 from memexp.plan.plan import Plan, PlanError
 from memexp.plan.trusted import check_class, check_environment
 from memexp.results.grid import Grid, option
+from memexp.results.heading import job_lines
 from memexp.results.open import open_sweep
 from memexp.results.recommend import HEADROOM, Card, Recommendation, jobs, matching, recommend
-from memexp.results.recommend_text import about, fits_table, headline, left_out_lines, rows_left
+from memexp.results.recommend_text import about, fits_lines, fits_table, headline, left_out_lines, rows_left
 from memexp.results.record import Record
 from memexp.results.store import read_records, write_atomically
 from memexp.results.strict import read_strictly
-from memexp.results.sweep import Sweep, SweepFolder
-from memexp.results.training_script import rows_to_write, training_script
+from memexp.results.sweep import SweepFolder
+from memexp.results.terminal import has_a_width, print_lines
+from memexp.script.training import training_script
 from memexp.simulate.cards import CARDS
 
 _UNITS = {"GIB": 2**30, "MIB": 2**20, "GB": 10**9, "MB": 10**6}
+_WIDE = 200
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *(GiB|MiB|GB|MB)", re.IGNORECASE)
 
 
@@ -37,7 +41,9 @@ def main(arguments: list[str]) -> int:
     card.add_argument("--memory", metavar="SIZE", help="the card's memory, as nvidia-smi shows it: 24GiB, 24564MiB")
     card.add_argument("--gpu", metavar="NAME", help=f"a card by name: {', '.join(CARDS)}")
     parser.add_argument("--headroom", default=f"{HEADROOM:.0%}", help="what is to stay free: 8%% or 0.08")
-    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="only the cells with it")
+    parser.add_argument(
+        "--where", action="append", default=[], metavar="KEY=VALUE", help="only cells with it; a key twice: with either"
+    )
     parser.add_argument("--script", type=Path, metavar="FILE", help="write the code there and do not print it")
     given = parser.parse_args(arguments)
     headroom = _headroom(given.headroom)
@@ -45,10 +51,14 @@ def main(arguments: list[str]) -> int:
     folder, sweep = open_sweep(given.folder, "recommend")
     chosen = _chosen(Grid(sweep, read_records(folder, sweep).records), given.where, given.gpu)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    if not has_a_width(console):
+        console.width = _WIDE
     found = recommend(Grid(sweep, chosen), target)
+    print_lines(_what_ran(Grid(sweep, chosen)), console)
     _print(found, _other_cards(chosen, given.gpu), console)
     if found.best is not None:
-        _code(found, folder, sweep, given.script, console)
+        (record,) = (record for record in chosen if record.id == found.best.id)
+        _code(found, record, folder, given.script, console)
     return 0
 
 
@@ -60,8 +70,9 @@ def parse_size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     size = round(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
     if not size:
+        example = f"{text.strip()}GiB" if re.fullmatch(r"[1-9]\d*", text.strip()) else "24GiB"
         raise PlanError(
-            f"--memory {text}: this is no size of a card. Type a number with GiB, GB or MiB: --memory 24GiB"
+            f"--memory {text}: this is no size of a card. Type a number with GiB, GB or MiB: --memory {example}"
         )
     return size
 
@@ -92,10 +103,12 @@ def _chosen(grid: Grid, where: Sequence[str], gpu: str | None) -> list[Record]:
     """The records of one job. Raises PlanError where several are left, or none."""
     if not grid.records:
         raise PlanError(f"{grid.sweep.name}: no cell of this sweep has run yet. Run it first.")
-    pairs = dict(_pair(text, grid) for text in where)
-    records = matching(grid.records, pairs)
+    wanted: dict[str, list[str]] = {}
+    for key, value in (_pair(text, grid) for text in where):
+        wanted.setdefault(key, []).append(value)
+    records = matching(grid.records, wanted)
     if gpu is not None and "gpu" in grid.axes:
-        records = matching(records, {"gpu": gpu}) or records
+        records = matching(records, {"gpu": [gpu]}) or records
     if not records:
         raise PlanError(f"--where {' '.join(where)}: no cell of this sweep is there. Its axes: {_axes(grid)}.")
     several = jobs(Grid(grid.sweep, records))
@@ -119,6 +132,17 @@ def _axes(grid: Grid) -> str:
     )
 
 
+def _what_ran(grid: Grid) -> Iterator[str]:
+    """Whose numbers these are: of another model, batch or length they would be others."""
+    open_axes = tuple(a for a in grid.sweep.axes if len({option(record, a.name) for record in grid.records}) > 1)
+    job, *settings = job_lines(Grid(replace(grid.sweep, axes=open_axes), grid.records)) or ("",)
+    is_predicted = any(record.is_predicted("memory.peak_allocated_bytes") for record in grid.records)
+    yield f"{'Predicted for' if is_predicted else 'Measured with'} {job}"
+    yield from (f"  {line}" for line in settings)
+    yield "  Another model, data, batch_size or max_length needs another amount: run it to know."
+    yield ""
+
+
 def _other_cards(records: Sequence[Record], gpu: str | None) -> str | None:
     """Memory moves from card to card, speed does not."""
     cards = sorted({str(card) for record in records if (card := record.environment.get("gpu"))})
@@ -129,26 +153,25 @@ def _other_cards(records: Sequence[Record], gpu: str | None) -> str | None:
 
 
 def _print(found: Recommendation, note: str | None, console: Console) -> None:
-    for line in headline(found):
-        console.print(Text(line), soft_wrap=True)
+    print_lines(headline(found), console)
     if found.candidates:
         console.print()
         console.print("Which card sizes each fits, in GiB:")
-        console.print(fits_table(found, console.width))
-        for below in (rows_left(found), note):
-            if below is not None:
-                console.print(Text(below), soft_wrap=True)
+        table = fits_table(found, console.width)
+        if table is not None:
+            console.print(table)
+        else:
+            print_lines(fits_lines(found), console)
+        print_lines((line for line in (rows_left(found), note) if line is not None), console)
     if found.left_out:
         console.print("\nLeft out:")
-    for line in left_out_lines(found.left_out):
-        console.print(Text(f"- {line}"), soft_wrap=True)
+    print_lines((f"- {line}" for line in left_out_lines(found.left_out)), console)
 
 
-def _code(found: Recommendation, folder: SweepFolder, sweep: Sweep, path: Path | None, console: Console) -> None:
-    assert found.best is not None
-    plan, said = _plan(folder, found.best.id), f"{about(found, sweep.name)} Made by memexp {memexp.__version__}."
+def _code(found: Recommendation, best: Record, folder: SweepFolder, path: Path | None, console: Console) -> None:
+    plan, said = _plan(folder, best.id), f"{about(found, folder.path.name)} Made by memexp {memexp.__version__}."
     try:
-        script = training_script(plan, said)
+        script = training_script(plan, said, best.notes)
     except (ValueError, KeyError) as error:
         raise PlanError(
             f"{folder.plan(plan.id)} was changed by hand ({error}), so there is no code to show."
@@ -161,9 +184,7 @@ def _code(found: Recommendation, folder: SweepFolder, sweep: Sweep, path: Path |
         write_atomically(path, script)
     except OSError as error:
         raise PlanError(f"--script {path}: it cannot be written ({error.strerror}). Type another file.") from error
-    before = rows_to_write(plan)
-    advice = f"To train with it {before}, then: " if before else "To train with it: "
-    console.print(Text(f"\nWrote {path}. {advice}{_start(plan, path)}"), soft_wrap=True)
+    console.print(Text(f"\nWrote {path}. To train with it: {_start(plan, path)}"), soft_wrap=True)
 
 
 def _start(plan: Plan, path: Path) -> str:

@@ -15,7 +15,7 @@ from memexp.plan.machine import this_machine
 from memexp.plan.plan import Plan, PlanError
 from memexp.plan.preflight import preflight
 from memexp.results.outcome import outcome
-from memexp.results.record import Record
+from memexp.results.record import BROKEN, Record
 from memexp.results.replayed import replayed, replayed_lines
 from memexp.results.store import write_plan, write_sweep
 from memexp.results.strict import read_strictly
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _verdict(before: Record | None, after: Record | None, path: Path, console: Console) -> int:
-    if after is None or after.status in ("failed", "timeout", "killed"):
+    if after is None or after.status in BROKEN:
         console.print(Text(f"Does not match: {outcome(after) if after else 'it did not run'}"), soft_wrap=True)
         return 1
     if before is None:

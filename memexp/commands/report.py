@@ -16,6 +16,7 @@ from memexp.results.table import make_table
 
 
 def main(arguments: list[str]) -> int:
+    """0; with --fail 1 where something moved or nothing is the same cell. Raises PlanError for what is no sweep."""
     parser = Parser("report", COMMANDS["report"])
     parser.add_argument("folder", type=Path, help="results/NAME, the folder of one sweep")
     parser.add_argument("--since", type=Path, metavar="OTHER", help="an earlier sweep, or its records.jsonl")

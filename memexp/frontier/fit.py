@@ -9,7 +9,7 @@ def share_of_card(record: Record) -> float | None:
 
     Reserved and not allocated: what the allocator holds, no one else has.
     """
-    needed, capacity = reserved_bytes(record.memory), record.memory.capacity_bytes
+    needed, capacity = reserved_bytes(record), record.memory.capacity_bytes
     return needed / capacity if needed is not None and capacity else None
 
 
@@ -17,7 +17,7 @@ def fits(record: Record, headroom: float) -> bool | None:
     """True or False for a cell that ran, with `headroom` (a fraction) of the card to spare; None for any other."""
     if record.status == "oom":
         return False
-    if record.status != "ok":
+    if not record.is_ok:
         return None
     share = share_of_card(record)
     return True if share is None else share <= 1 - headroom

@@ -72,7 +72,7 @@ class Frontier(PlanningSweeper):
         with warm_server([probe.plan for probe in probes]):
             while True:
                 configs = [probe.config for probe in probes]
-                code = run_sweep(configs, self._launch, finish=_remember(last), more_follows=True)
+                code = run_sweep(configs, self._launch, finish=_remember(last), more_follows=True, announced=bool(last))
                 if not last or code:  # a dry run, or an interrupt
                     raise SystemExit(code)
                 sweep, folder = last[-1]
@@ -82,7 +82,7 @@ class Frontier(PlanningSweeper):
                     break
                 probes += more
                 _land_in(folder, probes)
-        code = run_sweep([probe.config for probe in probes], self._launch, finish=self._finish)
+        code = run_sweep([probe.config for probe in probes], self._launch, finish=self._finish, announced=True)
         if code:
             raise SystemExit(code)
 

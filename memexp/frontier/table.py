@@ -1,20 +1,24 @@
-"""What a frontier ends with: one row a combination, with the largest size that fits and what stands in the way."""
+"""What a frontier ends with: one row a combination, with the largest size that fits and what stands in the way.
+
+Without speeds: probes are short, and of another size each trains on other rows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from memexp.frontier.fit import fits, share_of_card
 from memexp.frontier.search import Bounds, Found, found
-from memexp.results.format import bytes_text, fraction_text, option_text, rate_text, visible
+from memexp.results.format import bytes_text, fraction_text, option_text, visible
 from memexp.results.grid import Grid, grouped, option
 from memexp.results.heading import heading
 from memexp.results.outcome import outcome
+from memexp.results.predicted import tilde
 from memexp.results.recommend import reserved_bytes
 from memexp.results.record import Record
 from memexp.results.rows import Column, Number, Row, Table
 from memexp.results.sweep import Sweep
 
-_CSV = ("largest", "too_large", "peak_reserved_bytes", "share_of_card", "real_tokens_per_second", "id", "reason")
+_CSV = ("largest", "too_large", "peak_reserved_bytes", "share_of_card", "id", "reason")
 
 
 def frontier_table(sweep: Sweep, records: Sequence[Record], axis: str, bounds: Bounds, headroom: float) -> Table:
@@ -55,7 +59,7 @@ class _Combination:
 
 
 def _headings(axis: str) -> tuple[str, ...]:
-    return (f"largest {axis}", "peak reserved", "of the card", "real tokens/s")
+    return (f"largest {axis}", "peak reserved", "of the card")
 
 
 def _row(grid: Grid, row: _Combination, others: Sequence[str], axis: str) -> Row:
@@ -65,15 +69,13 @@ def _row(grid: Grid, row: _Combination, others: Sequence[str], axis: str) -> Row
         remark = outcome(row.failed) if row.failed is not None else nothing
         status = row.failed.status if row.failed is not None else "oom"
         return Row(id=row.cells[0].id, status=status, options=options, remark=visible(remark))
-    tilde = "~" if row.best.predicted else ""
-    needed, share = reserved_bytes(row.best.memory), share_of_card(row.best)
-    rate = row.best.speed.real_tokens_per_second
+    about = tilde(row.best, "memory.peak_reserved_bytes")
+    needed, share = reserved_bytes(row.best), share_of_card(row.best)
     or_more = " or more" if row.reached_the_top or row.failed is not None else ""
     numbers = (
         Number(f"{row.found.largest:,}{or_more}"),
-        Number(tilde + bytes_text(needed)) if needed is not None else Number(),
-        Number(tilde + fraction_text(share)) if share is not None else Number(),
-        Number(tilde + rate_text(rate)) if rate is not None else Number(),
+        Number(about + bytes_text(needed)) if needed is not None else Number(),
+        Number(about + fraction_text(share)) if share is not None else Number(),
     )
     remark = f"{row.found.too_large:,}: {_why(row.over)}" if row.over is not None else ""
     if row.failed is not None:
@@ -85,7 +87,7 @@ def _why(record: Record | None) -> str:
     """How a size that did not fit ended: out of memory and by how much, or into the part that stays free."""
     if record is None:
         return ""
-    if record.status != "ok":
+    if not record.is_ok:
         return outcome(record)
     share = share_of_card(record)
     return f"takes {fraction_text(share)} of the card" if share is not None else "does not fit"
@@ -97,6 +99,8 @@ def _remarks(rows: Sequence[_Combination], axis: str) -> tuple[str, ...]:
         said.append(f"'or more': the upper bound fits. Type a higher one to find where {axis} ends.")
     if axis == "max_length" and any(row.best is not None and row.best.data.cut_rows == 0 for row in rows):
         said.append("No row of this data is longer than the largest max_length: longer rows were not tried.")
+    if any(row.best is not None for row in rows):
+        said.append(f"Probes are too short to compare speeds: sweep these sizes, {axis}=…,… with budget.tokens=N.")
     return tuple(said)
 
 
@@ -107,9 +111,8 @@ def _csv(rows: Sequence[_Combination], others: Sequence[str]) -> tuple[tuple[str
         values = (
             row.found.largest,
             row.found.too_large,
-            reserved_bytes(best.memory) if best else None,
+            reserved_bytes(best) if best else None,
             share_of_card(best) if best else None,
-            best.speed.real_tokens_per_second if best else None,
             (best or row.cells[0]).id,
             row.failed.reason if row.failed else None,
         )

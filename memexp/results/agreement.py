@@ -6,12 +6,12 @@ what runs of one sweep are held to is their own spread (`repeats`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from memexp.frozen import Frozen
 from memexp.results.compare import percent_change
 from memexp.results.format import bytes_text, change_text, option_text, rate_text, visible
 from memexp.results.record import Record
+from memexp.results.software import versions_of
 
 TOLERANCE_PERCENT = {"memory": 1.0, "speed": 15.0}
 COMPARED = (
@@ -22,6 +22,7 @@ COMPARED = (
 )
 # What of a record's environment may explain another number, in the order of a sentence.
 _FACTS = ("gpu", "driver", "python", "memexp", "commit")
+_COMMIT_DIGITS = 8
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,8 @@ def _text(field: str, value: float | None) -> str:
 
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    versions: Any = record.environment.get("versions")
-    for name, value in (versions if isinstance(versions, dict) else {}).items():
+    facts = versions_of(record.environment) | {name: record.environment.get(name) for name in _FACTS}
+    for name, value in facts.items():
         if value is not None:
-            yield str(name), option_text(value)
-    for name in _FACTS:
-        if record.environment.get(name) is not None:
-            yield name, option_text(record.environment[name])
+            text = option_text(value)
+            yield name, text[:_COMMIT_DIGITS] if name == "commit" else text

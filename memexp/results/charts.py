@@ -135,7 +135,8 @@ def _colour(figure: Figure, field: str, domain: list[str]) -> alt.Color:
 
 def _cells(field: str = "cell", label_at: int = _LABEL_AT) -> alt.Y:
     """A name stands above its marks, where a phone has room for it too. Rows are drawn as a figure has them."""
-    axis = alt.Axis(labelAlign="left", labelPadding=0, labelOffset=label_at, labelLimit=330, grid=False)
+    as_wide = alt.ExprRef("width")
+    axis = alt.Axis(labelAlign="left", labelPadding=0, labelOffset=label_at, labelLimit=as_wide, grid=False)
     return alt.Y(f"{field}:N", sort=None, title=None, axis=axis)
 
 

@@ -5,11 +5,12 @@ What is said of it in words is in `remarks`; the verdict on losses is not made h
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Self
 
+from memexp.results.few_rows import FEW_ROWS, rows_timed, timed_on_few_rows
 from memexp.results.format import option_text
 from memexp.results.grid import Grid, option
 from memexp.results.record import Record
@@ -45,7 +46,7 @@ class Baseline:
 
     @property
     def ok(self) -> list[Record]:
-        return [record for record in self.records if record.status == "ok"]
+        return [record for record in self.records if record.is_ok]
 
     @property
     def usable(self) -> bool:
@@ -129,7 +130,7 @@ def is_apart(axis: str) -> bool:
 
 def fell_back_techniques(record: Record) -> tuple[str, ...]:
     """Techniques that this ok cell asked for and TRL trained without, as the record has them: `padding_free=true`."""
-    names = record.effective.get("fell_back") or () if record.status == "ok" else ()
+    names = record.effective.get("fell_back") or () if record.is_ok else ()
     return (names,) if isinstance(names, str) else tuple(names)
 
 
@@ -160,23 +161,33 @@ def _compare_group(grid: Grid, baseline: Baseline, records: Sequence[Record]) ->
     base = {metric: middle([number(record, metric) for record in baseline.ok]) for metric in METRICS}
     shared = {name for record in baseline.ok for name in fell_back_techniques(record)}
     # Without a baseline people still compare the rows with each other.
-    work = _Work.of(baseline.ok or [record for record in records if record.status == "ok"][:1])
+    work = _Work.of(baseline.ok or [record for record in records if record.is_ok][:1])
     members = {record.id for record in baseline.records}
+    few = timed_on_few_rows(grid.ok)
+    base_is_of_few = any(record.id in few for record in baseline.ok)
+    base_rows = {rows_timed(record) for record in baseline.ok}
     against = tuple(baseline.ok)
     compared = {}
     for record in records:
         fell_back = fell_back_techniques(record)
         alike = set(fell_back) == shared and not any(is_swept(grid, name) for name in fell_back)
-        comparable = record.status == "ok" and alike
+        comparable = record.is_ok and alike
+        same_rows = {rows_timed(record)} == base_rows or not (base_is_of_few or record.id in few)
+        shown = {m for m, section in METRICS.items() if comparable and (same_rows or section != "speed")}
         compared[record.id] = Compared(
             record,
-            {name: percent_change(number(record, name), base[name]) if comparable else None for name in METRICS},
+            {m: percent_change(number(record, m), base[m]) if m in shown else None for m in METRICS},
             is_baseline=record.id in members,
             fell_back=fell_back,
-            flags=(DIFFERENT_WORK,) if record.status == "ok" and work.differs_from(_Work.of([record])) else (),
+            flags=_flags(record, work, few),
             against=against,
         )
     return compared
+
+
+def _flags(record: Record, work: "_Work", few: Collection[str]) -> tuple[str, ...]:
+    differs = record.is_ok and work.differs_from(_Work.of([record]))
+    return (*((DIFFERENT_WORK,) if differs else ()), *((FEW_ROWS,) if record.id in few else ()))
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def _line(row: Sequence[str]) -> str:
 def _row(grid: Grid, cell: Compared) -> tuple[str, ...]:
     record = cell.record
     options = (option_text(record.choices[axis]) if axis in record.choices else "" for axis in grid.axes)
-    numbers = [number(record, metric) if record.status == "ok" else None for metric in METRICS]
+    numbers = [number(record, metric) if record.is_ok else None for metric in METRICS]
     changes = [cell.vs_baseline[metric] for metric in METRICS]
     reason = record.reason or outcome(record)
     return (*options, record.status, reason, *(_raw(value) for value in (*numbers, *changes)))

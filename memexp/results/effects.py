@@ -9,14 +9,16 @@ pages. Sentences for people are in `effect_sentences`.
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from memexp.frozen import Frozen
-from memexp.results.compare import METRICS, REPEATS, Compared, Comparison, is_apart, is_swept, number, percent_change
+from memexp.results.compare import METRICS, REPEATS, Compared, Comparison, is_apart, is_swept, number
+from memexp.results.few_rows import timed_on_few_rows
 from memexp.results.format import option_text
 from memexp.results.grid import Grid, option
+from memexp.results.matched_pairs import Change, Key, apart, change_of, changes_of, moved
 from memexp.results.record import Record
 from memexp.results.repeats import summarised
 
@@ -25,25 +27,6 @@ EFFECT_METRICS = ("peak_allocated_bytes", "real_tokens_per_second")
 # between runs of one job, and what speed differs between machines.
 WORTH_SAYING_PERCENT = {"peak_allocated_bytes": 5.0, "real_tokens_per_second": 15.0}
 _MOST_OPTIONS = 8
-_Key = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Change(Frozen):
-    """One number's change from reference to option: the mean over pairs, the least and the most.
-
-    Absolute figures are in the metric's own unit; percent are of the partner at the reference, so their mean is a mean
-    of ratios. None of them is known where no pair has the number on both sides.
-    """
-
-    metric: str
-    pairs: int
-    mean: float | None = None
-    least: float | None = None
-    most: float | None = None
-    mean_percent: float | None = None
-    least_percent: float | None = None
-    most_percent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +81,7 @@ def effects(grid: Grid, comparison: Comparison) -> Effects:
     axes = [axis.name for axis in grid.sweep.axes if axis.name != REPEATS and not is_apart(axis.name)]
     if len(axes) < 2:
         return Effects()
-    rows = [cell for cell in summarised(grid, comparison) if cell.record.status == "ok" and not _fell_back(grid, cell)]
+    rows = [cell for cell in summarised(grid, comparison) if cell.record.is_ok and not _fell_back(grid, cell)]
     found: list[Effect] = []
     interactions: list[Interaction] = []
     for group, cells in _jobs(grid, rows):
@@ -114,11 +97,11 @@ def _fell_back(grid: Grid, cell: Compared) -> bool:
 
 
 def _jobs(grid: Grid, rows: Sequence[Compared]) -> Iterator[tuple[dict[str, str], list[Record]]]:
-    apart = [axis for axis in grid.axes if is_apart(axis)]
-    keys = dict.fromkeys(tuple(option(cell.record, axis) for axis in apart) for cell in rows)
+    axes = [axis for axis in grid.axes if is_apart(axis)]
+    keys = dict.fromkeys(tuple(option(cell.record, axis) for axis in axes) for cell in rows)
     for key in keys:
-        cells = [cell.record for cell in rows if tuple(option(cell.record, axis) for axis in apart) == key]
-        yield dict(zip(apart, key, strict=True)), cells
+        cells = [cell.record for cell in rows if tuple(option(cell.record, axis) for axis in axes) == key]
+        yield dict(zip(axes, key, strict=True)), cells
 
 
 @dataclass(frozen=True)
@@ -137,12 +120,17 @@ class _Design:
     def __init__(self, grid: Grid, axes: Sequence[str], group: dict[str, str], records: Sequence[Record]) -> None:
         self.axes, self.group = list(axes), group
         at = {tuple(option(record, axis) for axis in axes): record for record in records}
+        few = timed_on_few_rows(grid.ok)
         self.numbers = {
-            metric: {key: number(record, metric) for key, record in at.items()} for metric in EFFECT_METRICS
+            metric: {
+                key: None if record.id in few and METRICS[metric] == "speed" else number(record, metric)
+                for key, record in at.items()
+            }
+            for metric in EFFECT_METRICS
         }
         self.options, self.references = _options(grid, axes)
         self._few = [place for place, texts in enumerate(self.options) if len(texts) <= _MOST_OPTIONS]
-        self._keys: dict[tuple[int, str], list[_Key]] = defaultdict(list)
+        self._keys: dict[tuple[int, str], list[Key]] = defaultdict(list)
         for key in at:
             for place, text in enumerate(key):
                 self._keys[place, text].append(key)
@@ -152,7 +140,7 @@ class _Design:
             possible = math.prod(len(texts) for other, texts in enumerate(self.options) if other != place)
             for text in self._others(place):
                 pairs = list(self._pairs(place, text))
-                changes = tuple(_change(metric, self.numbers[metric], pairs) for metric in EFFECT_METRICS)
+                changes = tuple(self._change(metric, place, pairs, possible) for metric in EFFECT_METRICS)
                 yield Effect(self.group, self.axes[place], text, self.references[place], possible, changes)
 
     def interactions(self) -> Iterator[Interaction]:
@@ -162,12 +150,33 @@ class _Design:
                 found = (self._interaction(metric, contrast) for metric in EFFECT_METRICS)
                 yield from (each for each in found if each is not None)
 
+    def _change(self, metric: str, place: int, pairs: Sequence[tuple[Key, Key]], possible: int) -> Change:
+        numbers = self.numbers[metric]
+        change = change_of(metric, numbers, pairs)
+        is_memory = METRICS[metric] == "memory"
+        mean, least, most = (
+            (change.mean, change.least, change.most)
+            if is_memory
+            else (change.mean_percent, change.least_percent, change.most_percent)
+        )
+        if mean is None or least is None or most is None or most - least <= abs(mean):
+            return change  # no two means of some of the pairs are further apart than the pairs
+        changes = changes_of(numbers, pairs)
+        found: list[tuple[float, str]] = []
+        for beside in self._few:
+            between = None if beside == place else apart(changes, place, beside, len(changes) == possible)
+            if between is None or between.percent < WORTH_SAYING_PERCENT[metric]:
+                continue
+            size = between.absolute if is_memory else between.percent
+            found += [(size, self.axes[beside])] if size > abs(mean) else []
+        return replace(change, decided_by=max(found)[1]) if found else change
+
     def _others(self, place: int) -> list[str]:
         return [text for text in self.options[place] if text != self.references[place]]
 
-    def _pairs(self, place: int, text: str) -> Iterator[tuple[_Key, _Key]]:
+    def _pairs(self, place: int, text: str) -> Iterator[tuple[Key, Key]]:
         for key in self._keys[place, text]:
-            base = _with(key, place, self.references[place])
+            base = moved(key, place, self.references[place])
             if base in self.numbers[EFFECT_METRICS[0]]:
                 yield base, key
 
@@ -204,11 +213,12 @@ class _Design:
 
     def _corners(self, metric: str, contrast: _Contrast) -> Iterator[tuple[float, float, float, float]]:
         """Neither option, the first alone, the second alone, both; where all four are known and something."""
-        for base, key in self._pairs(contrast.place, contrast.option):
-            if base[contrast.beside] != self.references[contrast.beside]:
+        for key in self._keys[contrast.place, contrast.option]:
+            if key[contrast.beside] != self.references[contrast.beside]:
                 continue
-            moved = [_with(corner, contrast.beside, contrast.beside_option) for corner in (base, key)]
-            none, one, other, both = (self.numbers[metric].get(corner) for corner in (base, key, *moved))
+            base = moved(key, contrast.place, self.references[contrast.place])
+            there = [moved(corner, contrast.beside, contrast.beside_option) for corner in (base, key)]
+            none, one, other, both = (self.numbers[metric].get(corner) for corner in (base, key, *there))
             if none and one and other and both:
                 yield none, one, other, both
 
@@ -223,18 +233,3 @@ def _options(grid: Grid, axes: Sequence[str]) -> tuple[list[list[str]], list[str
         wanted = option_text(named[name]) if name in named else option_text(by_name[name].default)
         references.append(wanted if wanted in texts or not texts else texts[0])
     return options, references
-
-
-def _change(metric: str, numbers: Mapping[_Key, float | None], pairs: Sequence[tuple[_Key, _Key]]) -> Change:
-    values = [(numbers[base], numbers[key]) for base, key in pairs]
-    known = [(base, value) for base, value in values if base is not None and value is not None]
-    if not known:
-        return Change(metric, 0)
-    absolute = [value - base for base, value in known]
-    percents = [change for base, value in known if (change := percent_change(value, base)) is not None]
-    spans = (fmean(percents), min(percents), max(percents)) if percents else (None, None, None)
-    return Change(metric, len(known), fmean(absolute), min(absolute), max(absolute), *spans)
-
-
-def _with(key: _Key, place: int, text: str) -> _Key:
-    return (*key[:place], text, *key[place + 1 :])

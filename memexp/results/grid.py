@@ -25,7 +25,7 @@ class Grid:
 
     @cached_property
     def ok(self) -> list[Record]:
-        return [record for record in self.records if record.status == "ok"]
+        return [record for record in self.records if record.is_ok]
 
     def label(self, record: Record) -> str:
         """`packing=bfd offload=true`: the cell as it is typed."""

@@ -6,7 +6,9 @@ from typing import Any
 
 from memexp.results.format import option_text, visible
 from memexp.results.grid import Grid
+from memexp.results.predicted import predicted_by
 from memexp.results.record import STATUSES, Record
+from memexp.results.software import versions_of
 
 _JOB = ("trainer", "model", "model.path", "data", "data.path", "backend", "gpu")
 _SHAPE = ("batch_size", "gradient_accumulation", "max_length")
@@ -29,19 +31,23 @@ _NOT_ABOUT_THE_JOB = (
 
 def heading(grid: Grid, missing: Sequence[str] = ()) -> tuple[str, ...]:
     """Plain lines: the job, its settings, the software and the card, and how the cells ended."""
+    lines = [
+        *job_lines(grid),
+        _software(grid.records),
+        _how_they_ended(grid.records, missing),
+        predicted_by(record.backend for record in grid.ok if record.predicted),
+    ]
+    return tuple(line for line in lines if line)
+
+
+def job_lines(grid: Grid) -> tuple[str, ...]:
+    """The job, and what else is the same for all cells but said on no axis of the grid, as it is typed."""
     same = _same_for_all(grid)
     job = {key: same.pop(key) for key in _JOB if key in same}
     if job.get("backend", "simulate") != "simulate":
         job.pop("gpu", None)
     settings = {key: same.pop(key) for key in _SHAPE if key in same} | same
-    lines = [
-        _typed(job),
-        _typed(settings),
-        _software(grid.records),
-        _how_they_ended(grid.records, missing),
-        _predicted_by(record.backend for record in grid.ok if record.predicted),
-    ]
-    return tuple(line for line in lines if line)
+    return tuple(line for line in (_typed(job), _typed(settings)) if line)
 
 
 def _same_for_all(grid: Grid) -> dict[str, str]:
@@ -60,23 +66,14 @@ def _same_for_all(grid: Grid) -> dict[str, str]:
 
 
 def _software(records: Sequence[Record]) -> str:
+    stated = [versions_of(r.environment) | {"memexp": r.environment.get("memexp")} for r in records]
     words = []
     for package in _PACKAGES:
-        version = _constant(_versions(record).get(package) for record in records)
+        version = _constant(versions.get(package) for versions in stated)
         words += [f"{package} {version}"] if version else []
-    card = _constant(_card(record) for record in records)
+    card = _constant(record.environment.get("gpu") for record in records)
     words += [f"on {card}"] if card else []
     return visible(", ".join(words))
-
-
-def _versions(record: Record) -> dict[str, Any]:
-    versions = record.environment.get("versions")
-    return {"memexp": record.environment.get("memexp")} | (versions if isinstance(versions, dict) else {})
-
-
-def _card(record: Record) -> str | None:
-    card = record.environment.get("gpu")
-    return card.get("name") if isinstance(card, dict) else card
 
 
 def _how_they_ended(records: Sequence[Record], missing: Sequence[str]) -> str:
@@ -85,12 +82,6 @@ def _how_they_ended(records: Sequence[Record], missing: Sequence[str]) -> str:
     words += [f"{len(missing):,} not run yet"] if missing else []
     total = len(records) + len(missing)
     return f"{total:,} {'cell' if total == 1 else 'cells'}: {', '.join(words)}" if total else "no cells"
-
-
-def _predicted_by(backends: Iterable[str | None]) -> str:
-    """What the sign for a prediction means. On the CPU only what a GPU would reserve is predicted."""
-    by = {"a model of CUDA's caching allocator" if backend == "cpu" else "the simulated GPU" for backend in backends}
-    return f"~ predicted by {' and '.join(sorted(by))}" if by else ""
 
 
 def _constant(values: Iterable[Any]) -> str | None:

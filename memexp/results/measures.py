@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from memexp.results.compare import Compared
 from memexp.results.format import bytes_text, change_text, fraction_text, rate_text, seconds_text, spread_text
+from memexp.results.predicted import tilde
 from memexp.results.record import Record
 from memexp.results.rows import Number
 
@@ -36,9 +37,7 @@ class Measure:
         value: float | None = getattr(getattr(cell.record, section), name)
         if value is None or not math.isfinite(value):
             return Number()
-        predicted = cell.record.predicted
-        is_predicted = any(part in predicted for part in (self.field, name, section)) if predicted else False
-        text = ("~" if is_predicted else "") + self.form(value)
+        text = tilde(cell.record, self.field) + self.form(value)
         text += spread_text(cell.spread_percent.get(name))
         change = None if self.is_fraction or _is_its_own(cell) else cell.vs_baseline.get(name)
         if change is None:

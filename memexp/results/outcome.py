@@ -8,7 +8,7 @@ _VERBS = {"timeout": "timed out"}
 
 def outcome(record: Record) -> str:
     """`OOM in backward of step 1: asked 37.1 GiB, …`, `refused (needs_hardware): …`; empty for a cell that is ok."""
-    if record.status == "ok":
+    if record.is_ok:
         return ""
     reason = one_line(record.reason or "")
     if record.status == "oom":
@@ -32,7 +32,10 @@ def _oom(oom: Oom | None, reason: str) -> str:
         free = _bytes(oom.free_bytes)
         same_unit = figures and figures[0].split()[-1] == free.split()[-1]
         figures.append(f"{free.split()[0] if same_unit else free} free")
-    if oom.short_bytes is not None:
+    if oom.phase == "load" and figures:
+        # The next tensor of the model did not fit, and nobody knows how many were still to come.
+        figures.append("and more is needed than could be seen")
+    elif oom.short_bytes is not None:
         figures.append(f"at least {_bytes(oom.short_bytes)} short")
     return f"{place}: {', '.join(figures)}" if figures else place + (f": {reason}" if reason else "")
 

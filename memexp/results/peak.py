@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from memexp.results.compare import REPEATS
 from memexp.results.format import bytes_text, visible
 from memexp.results.grid import Grid, grouped, option
+from memexp.results.predicted import tilde
 from memexp.results.record import Record
 
 _BAR = 30
@@ -27,10 +28,10 @@ def peak_lines(grid: Grid) -> Iterator[str]:
 
 def _cell(name: str, record: Record) -> Iterator[str]:
     memory = record.memory
-    about = "~" if "memory.peak_allocated_bytes" in record.predicted else ""
     assert memory.peak_allocated_bytes is not None
+    peak = tilde(record, "memory.peak_allocated_bytes") + bytes_text(memory.peak_allocated_bytes)
     where = f" in {visible(memory.peak_phase)}" if memory.peak_phase else ""
-    yield f"{name}: peaks at {about}{bytes_text(memory.peak_allocated_bytes)}{where}"
+    yield f"{name}: peaks at {peak}{where}"
     yield from _bars(memory.peak_categories)
     phases = [(name, memory.phases.get(name, {}).get("peak_allocated_bytes")) for name in _PHASES]
     known = [(name.replace("_", " "), size) for name, size in phases if size is not None]

@@ -1,11 +1,11 @@
 """Which configuration for a card: the fastest whose worst case fits, from records alone.
 
-Words are made in `recommend_text`, code in `training_script`. What must fit is what PyTorch's allocator reserves at
+Words are made in `recommend_text`, code in `memexp.script`. What must fit is what PyTorch's allocator reserves at
 worst and what a process holds outside of it, within the card's memory less a headroom. Speed is that of the card the
 cells ran on: another card may order them otherwise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from memexp.frozen import Frozen
@@ -20,11 +20,13 @@ from memexp.results.compare import (
     middle,
     number,
 )
+from memexp.results.few_rows import ENOUGH_ROWS, FEW_ROWS
 from memexp.results.format import fraction_text, listing, one_line
 from memexp.results.grid import Grid, option
 from memexp.results.outcome import outcome
 from memexp.results.record import Memory, Record
 from memexp.results.repeats import Configuration, configurations
+from memexp.results.verdict import DIFFERENT
 
 HEADROOM = 0.08
 GIB = 2**30
@@ -32,7 +34,8 @@ GIB = 2**30
 CARD_SIZES = (16, 24, 40, 48, 80, 141)
 # A configuration that trains on fewer of the data's tokens than the baseline is fast for another reason.
 _LEAST_FRACTION = 0.95
-_BAD_VERDICTS = ("fail", "failed", "different", "diverged")
+# Fields of the model and of the data are other models and other data.
+_OTHER_JOBS = ("backend", "model", "data")
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,9 @@ class Candidate(Frozen):
     real_tokens_per_second: float
     hours_per_epoch: float | None
     kept_fraction: float | None
-    is_predicted: bool
+    memory_is_predicted: bool
+    speed_is_predicted: bool
+    backend: str | None
 
     def needed_bytes(self, card: Card) -> int:
         return max(self.allocator_bytes + card.context_bytes, self.used_bytes or 0)
@@ -115,14 +120,17 @@ def recommend(grid: Grid, card: Card) -> Recommendation:
 
 
 def jobs(grid: Grid) -> dict[str, list[str]]:
-    """Axes whose options are different jobs (a model, data, a trainer, a card), where more than one was run."""
-    found = {axis: list(dict.fromkeys(option(r, axis) for r in grid.records)) for axis in grid.axes if is_apart(axis)}
+    """Axes whose options are different jobs (a model, data, a trainer, a card), where more than one was run. Of two
+    backends neither speed nor memory compares.
+    """
+    axes = [axis for axis in grid.axes if is_apart(axis) or axis.split(".")[0] in _OTHER_JOBS]
+    found = {axis: list(dict.fromkeys(option(r, axis) for r in grid.records)) for axis in axes}
     return {axis: texts for axis, texts in found.items() if len(texts) > 1}
 
 
-def matching(records: Sequence[Record], where: Mapping[str, str]) -> list[Record]:
-    """The records that have these options, compared as text."""
-    return [record for record in records if all(option(record, axis) == text for axis, text in where.items())]
+def matching(records: Sequence[Record], where: Mapping[str, Collection[str]]) -> list[Record]:
+    """The records that have one of these options on each of these axes, compared as text."""
+    return [record for record in records if all(option(record, axis) in texts for axis, texts in where.items())]
 
 
 def judge(grid: Grid) -> tuple[tuple[Candidate, ...], tuple[LeftOut, ...]]:
@@ -144,9 +152,13 @@ def judge(grid: Grid) -> tuple[tuple[Candidate, ...], tuple[LeftOut, ...]]:
     return tuple(candidates), tuple(left_out)
 
 
-def reserved_bytes(memory: Memory) -> int | None:
-    """The most that the allocator reserved in any phase, the worst case included; None where that is unknown."""
-    return _highest(memory, "peak_reserved_bytes", memory.peak_reserved_bytes)
+def reserved_bytes(record: Record) -> int | None:
+    """The most that the allocator reserved in any phase, the worst case included; None where that is unknown.
+
+    Of a predicted cell that offloads this is what is reserved where copies between GPU and host end late.
+    """
+    late = record.simulation.peak_reserved_at_most_bytes if record.simulation is not None else None
+    return _highest(record.memory, "peak_reserved_bytes", record.memory.peak_reserved_bytes, late)
 
 
 def allocated_bytes(memory: Memory) -> int | None:
@@ -161,9 +173,10 @@ def _highest(memory: Memory, name: str, *more: int | None) -> int | None:
 
 def _candidate(configuration: Configuration, options: dict[str, str]) -> Candidate:
     ok = configuration.ok
-    reserved = [reserved_bytes(record.memory) for record in ok]
+    reserved = [reserved_bytes(record) for record in ok]
     known = [size for size in reserved if size is not None]
     allocated = [size for record in ok if (size := allocated_bytes(record.memory)) is not None]
+    kind = "reserved" if known else "allocated"
     rate = middle([number(record, "real_tokens_per_second") for record in ok])
     assert rate is not None
     used = [r.memory.device_used_peak_bytes for r in ok if not r.environment.get("foreign_processes")]
@@ -177,7 +190,9 @@ def _candidate(configuration: Configuration, options: dict[str, str]) -> Candida
         real_tokens_per_second=rate,
         hours_per_epoch=middle([record.data.hours_per_epoch for record in ok]),
         kept_fraction=ok[0].data.kept_fraction,
-        is_predicted=any("memory.peak_reserved_bytes" in record.predicted for record in ok),
+        memory_is_predicted=any(record.is_predicted(f"memory.peak_{kind}_bytes") for record in ok),
+        speed_is_predicted=any(record.is_predicted("speed.real_tokens_per_second") for record in ok),
+        backend=ok[0].backend,
     )
 
 
@@ -195,6 +210,8 @@ def _why_not(configuration: Configuration, shared: set[str], epoch_tokens: float
             return f"loss verdict: {verdict}"
     if any(DIFFERENT_WORK in cell.flags for cell in configuration.cells):
         return "different work: it trained on another number of tokens; budget.tokens=N gives each cell as many"
+    if any(FEW_ROWS in cell.flags for cell in configuration.cells):
+        return f"timed on fewer than {ENOUGH_ROWS} rows, which are too few for a speed that compares: type more steps"
     kept = configuration.ok[0].data.kept_tokens
     if kept is not None and epoch_tokens is not None and kept < epoch_tokens * _LEAST_FRACTION:
         return f"different work: it trains on {fraction_text(kept / epoch_tokens)} of the baseline's tokens"
@@ -207,8 +224,8 @@ def _why_not(configuration: Configuration, shared: set[str], epoch_tokens: float
 
 def _loss_verdict(record: Record) -> str | None:
     loss = record.loss
-    if loss.verdict is not None and loss.verdict.lower() in _BAD_VERDICTS:
-        return one_line(loss.verdict)
+    if loss.verdict == DIFFERENT:
+        return DIFFERENT
     if loss.max_abs_difference is not None and loss.tolerance is not None and loss.max_abs_difference > loss.tolerance:
         return f"off by {loss.max_abs_difference:.3g}, more than {loss.tolerance:.3g}"
     if record.backend != "simulate" and loss.per_step and loss.per_step[-1] is None:
@@ -225,5 +242,5 @@ def _fell_back_everywhere(grid: Grid) -> set[str]:
 def _epoch_tokens(comparison: Comparison) -> float | None:
     """The tokens of an epoch at the baseline, else in the cell that keeps most."""
     base = middle([record.data.kept_tokens for baseline in comparison.baselines for record in baseline.ok])
-    kept = [cell.record.data.kept_tokens for cell in comparison.cells if cell.record.status == "ok"]
+    kept = [cell.record.data.kept_tokens for cell in comparison.cells if cell.record.is_ok]
     return base if base is not None else max((count for count in kept if count is not None), default=None)

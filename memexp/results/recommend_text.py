@@ -10,6 +10,7 @@ from rich.text import Text
 
 from memexp.results.format import bytes_text, fraction_text, listing, rate_text, seconds_text, visible
 from memexp.results.grid import THIS_CELL
+from memexp.results.predicted import predicted_by
 from memexp.results.recommend import CARD_SIZES, GIB, Candidate, Card, LeftOut, Recommendation
 
 _MOST_ROWS = 20
@@ -22,7 +23,8 @@ def headline(found: Recommendation) -> Iterator[str]:
     card = found.card
     yield (
         f"For {visible(card.name)}: {bytes_text(card.usable_bytes)} of {bytes_text(card.total_bytes)} may be used "
-        f"({fraction_text(card.headroom)} headroom), {bytes_text(card.context_bytes)} of it outside PyTorch's allocator"
+        f"({fraction_text(card.headroom)} headroom). {bytes_text(card.context_bytes)} of the card go to "
+        f"the CUDA context, which leaves PyTorch's allocator {bytes_text(card.total_bytes - card.context_bytes)}"
     )
     if found.best is not None:
         yield ""
@@ -62,10 +64,11 @@ def left_out_lines(left_out: Sequence[LeftOut]) -> Iterator[str]:
         yield f"{listing(names, at_most=_MOST_OF_A_REASON)}: {visible(reason)}"
 
 
-def fits_table(found: Recommendation, width: int) -> RichTable:
+def fits_table(found: Recommendation, width: int) -> RichTable | None:
     """Candidates, the fastest first, against the sizes that cards come in. `best` is the fastest that fits a size.
 
-    Where `width` is too little for all, how long an epoch takes goes first and then the speed.
+    Where `width` is too little for all, how long an epoch takes goes first and then the speed; None where it is too
+    little for the rest: see `fits_lines`.
     """
     columns = {
         "needs": [_bytes(each, each.needed_bytes(found.card)) for each in found.candidates],
@@ -74,15 +77,28 @@ def fits_table(found: Recommendation, width: int) -> RichTable:
     }
     while True:
         table = _fits_table(found, columns)
-        if len(columns) == 1 or Measurement.get(_MEASURING, _MEASURING.options, table).maximum <= width:
+        if Measurement.get(_MEASURING, _MEASURING.options, table).maximum <= width:
             return table
+        if len(columns) == 1:
+            return None
         columns.popitem()
 
 
+def fits_lines(found: Recommendation) -> Iterator[str]:
+    """The same in two lines a candidate."""
+    axes, best = _telling_axes(found), _best_by_size(found)
+    for each in found.candidates[:_MOST_ROWS]:
+        sizes = [size for size in CARD_SIZES if each.fits(_sized(size, found.card))]
+        where = f"fits {sizes[0]} and more" if sizes else "fits none of them"
+        first = [size for size in sizes if best[size] is each]  # next to each other: what is faster needs more
+        where += f", best for {first[0]}" if first else ""
+        where += f" to {first[-1]}" if len(first) > 1 else ""
+        yield _typed({axis: each.options[axis] for axis in axes})
+        yield f"  needs {_bytes(each, each.needed_bytes(found.card))}, {_rate(each)} tokens/s: {where}"
+
+
 def _fits_table(found: Recommendation, columns: dict[str, list[str]]) -> RichTable:
-    cards = [_sized(size, found.card) for size in CARD_SIZES]
-    best = [next((each for each in found.candidates if each.fits(card)), None) for card in cards]
-    axes = [axis for axis in found.candidates[0].options if len({each.options[axis] for each in found.candidates}) > 1]
+    axes, best = _telling_axes(found), _best_by_size(found)
     table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold", show_edge=False)
     for axis in axes:
         table.add_column(Text(visible(axis)), overflow="fold")
@@ -91,11 +107,22 @@ def _fits_table(found: Recommendation, columns: dict[str, list[str]]) -> RichTab
     for size in CARD_SIZES:
         table.add_column(f"{size}", justify="center", no_wrap=True)
     for number, each in enumerate(found.candidates[:_MOST_ROWS]):
-        marks = [_mark(each, card, first) for card, first in zip(cards, best, strict=True)]
+        marks = [_mark(each, _sized(size, found.card), best[size]) for size in CARD_SIZES]
         options = [visible(each.options[axis]) for axis in axes]
         texts = [*options, *(texts[number] for texts in columns.values()), *marks]
         table.add_row(*(Text(text) for text in texts), style="bold" if each is found.best else "")
     return table
+
+
+def _telling_axes(found: Recommendation) -> list[str]:
+    """Those that set candidates apart. Where one alone is left, each of its options tells which it is."""
+    options = [each.options for each in found.candidates]
+    return [axis for axis in options[0] if len({of[axis] for of in options}) > 1 or len(options) == 1]
+
+
+def _best_by_size(found: Recommendation) -> dict[int, Candidate | None]:
+    cards = {size: _sized(size, found.card) for size in CARD_SIZES}
+    return {size: next((each for each in found.candidates if each.fits(card)), None) for size, card in cards.items()}
 
 
 def rows_left(found: Recommendation) -> str | None:
@@ -106,7 +133,7 @@ def rows_left(found: Recommendation) -> str | None:
 
 def label(each: Candidate | LeftOut) -> str:
     """`packing=bfd offload=true`, as it is typed."""
-    return visible(" ".join(f"{axis}={text}" for axis, text in each.options.items())) or THIS_CELL
+    return _typed(each.options)
 
 
 def epoch_text(hours: float | None) -> str:
@@ -117,6 +144,10 @@ def epoch_text(hours: float | None) -> str:
     if seconds < 90:
         return seconds_text(seconds)
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{hours:,.1f} h"
+
+
+def _typed(options: dict[str, str]) -> str:
+    return visible(" ".join(f"{axis}={text}" for axis, text in options.items())) or THIS_CELL
 
 
 def _numbers(each: Candidate, card: Card) -> str:
@@ -130,8 +161,8 @@ def _numbers(each: Candidate, card: Card) -> str:
 
 
 def _doubts(each: Candidate) -> Iterator[str]:
-    if each.is_predicted:
-        yield "~ predicted by the simulated GPU"
+    if each.memory_is_predicted or each.speed_is_predicted:
+        yield predicted_by([each.backend])
     if not each.reserved_is_known:
         yield "What the allocator reserves is unknown here, and is more than what is allocated."
     if not each.worst_case_is_known:
@@ -160,12 +191,13 @@ def _sized(size: int, like: Card) -> Card:
 
 
 def _bytes(each: Candidate, count: int) -> str:
-    return ("~" if each.is_predicted else "") + bytes_text(count)
+    return ("~" if each.memory_is_predicted else "") + bytes_text(count)
 
 
 def _epoch(each: Candidate) -> str:
-    return ("~" if each.is_predicted and each.hours_per_epoch is not None else "") + epoch_text(each.hours_per_epoch)
+    is_predicted = each.speed_is_predicted and each.hours_per_epoch is not None
+    return ("~" if is_predicted else "") + epoch_text(each.hours_per_epoch)
 
 
 def _rate(each: Candidate) -> str:
-    return ("~" if each.is_predicted else "") + rate_text(each.real_tokens_per_second)
+    return ("~" if each.speed_is_predicted else "") + rate_text(each.real_tokens_per_second)

@@ -10,6 +10,8 @@ from memexp.frozen import Frozen
 
 SCHEMA_VERSION = 1
 STATUSES = ("ok", "oom", "refused", "failed", "timeout", "killed")
+# Of these the cell says nothing about its job: something went wrong around it.
+BROKEN = ("failed", "timeout", "killed")
 REASON_KINDS = ("unsupported", "conflict", "needs_hardware", "needs_package", "invalid_data", "not_found")
 CATEGORIES = (
     "weights_bytes",
@@ -34,7 +36,10 @@ class Oom(Frozen):
 
 @dataclass(frozen=True)
 class Memory(Frozen):
-    """Peaks by phase. `peak_allocated_bytes` and `peak_reserved_bytes` are over warmup and measured, never load."""
+    """Peaks by phase. `peak_allocated_bytes` and `peak_reserved_bytes` are over warmup and measured, never load.
+
+    `peak_categories` is of that peak; of a cell that is OOM, of the highest point until memory ran out, null in load.
+    """
 
     load_peak_allocated_bytes: int | None = None
     peak_allocated_bytes: int | None = None
@@ -54,7 +59,11 @@ class Memory(Frozen):
 
 @dataclass(frozen=True)
 class Speed(Frozen):
-    """Rates over the measured steps only: the sum of tokens over the sum of seconds, never tokens over a median."""
+    """Rates over the measured steps only: the sum of tokens over the sum of seconds, never tokens over a median.
+
+    `mfu` is for a job whose FLOPs are known. It is null in every record so far: they depend on what is frozen, on the
+    experts of a token and on the lengths of its documents, which no formula of the parameters alone has.
+    """
 
     step_seconds: tuple[float, ...] = ()
     median_step_seconds: float | None = None
@@ -153,3 +162,13 @@ class Record(Frozen):
             raise ValueError(f"status {self.status!r} is not one of {', '.join(STATUSES)}")
         if self.reason_kind is not None and self.reason_kind not in REASON_KINDS:
             raise ValueError(f"reason_kind {self.reason_kind!r} is not one of {', '.join(REASON_KINDS)}")
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it ran to its end: only then are there numbers to compare."""
+        return self.status == "ok"
+
+    def is_predicted(self, figure: str) -> bool:
+        """Whether `figure`, as `memory.peak_reserved_bytes`, comes from a model. One cell may have both kinds: what is
+        allocated on the CPU is counted, and what would be reserved is not."""
+        return figure in self.predicted or figure.partition(".")[0] in self.predicted

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from memexp.results import alike, verdict
 from memexp.results.compare import DIFFERENT_WORK, Baseline, Comparison
+from memexp.results.few_rows import rows_timed, timed_on_few_rows
 from memexp.results.format import listing, one_line, option_text, visible
 from memexp.results.grid import THIS_CELL, Grid, grouped
 from memexp.results.outcome import outcome
@@ -28,6 +29,7 @@ def remarks(
         _fell_back(grid, comparison),
         verdict.sentences(grid),
         _different_work(grid, comparison),
+        _few_rows(grid),
         _the_first(alike.sentences(grid), str),
         _mixed_software(grid),
         _shared_gpus(grid),
@@ -111,6 +113,16 @@ def _different_work(grid: Grid, comparison: Comparison) -> list[str]:
     return [f"Different work: {grid.describe(other, grid.ok)} trained on {_work(other)}{against}{advice}"]
 
 
+def _few_rows(grid: Grid) -> list[str]:
+    few = [record for record in grid.ok if record.id in timed_on_few_rows(grid.ok)]
+    if not few:
+        return []
+    rows = _range([rows_timed(record) for record in few], ",.0f")
+    who = grid.describe(few, grid.ok)
+    timed = f"timed on {rows} row{'' if rows == '1' else 's'}"
+    return [_sentence(f"{who}: {timed}, too few for a speed that compares with that of other rows; type more steps")]
+
+
 def _work(records: Sequence[Record]) -> str:
     tokens = _range([record.data.real_tokens for record in records], ",.0f") or "unknown"
     epochs = _range([record.data.epochs for record in records], ",.3g")
@@ -144,7 +156,7 @@ def _notes_of_cells(grid: Grid) -> list[str]:
 
     def sentence(note: str) -> str:
         noted = cells[note]
-        among = grid.ok if all(record.status == "ok" for record in noted) else grid.records
+        among = grid.ok if all(record.is_ok for record in noted) else grid.records
         return _sentence(f"{grid.describe(noted, among)}: {one_line(note)}")
 
     return _the_first(list(cells), sentence)

@@ -30,7 +30,7 @@ class Configuration:
 
     @property
     def ok(self) -> list[Record]:
-        return [cell.record for cell in self.cells if cell.record.status == "ok"]
+        return [cell.record for cell in self.cells if cell.record.is_ok]
 
 
 def is_repeated(grid: Grid) -> bool:
@@ -58,6 +58,12 @@ def summarised(grid: Grid, comparison: Comparison) -> list[Compared]:
     return [_summary(configuration) for configuration in configurations(grid, comparison)]
 
 
+def without_repeats(grid: Grid, comparison: Comparison) -> Grid:
+    """The same sweep with one record a configuration, its medians in it, and no axis of seeds."""
+    axes = tuple(axis for axis in grid.sweep.axes if axis.name != REPEATS)
+    return Grid(replace(grid.sweep, axes=axes), [cell.record for cell in summarised(grid, comparison)])
+
+
 def spread_percent(values: Sequence[float | None]) -> float | None:
     """How far the furthest value lies from the median, in percent of it; None for fewer than two values."""
     known, median = [value for value in values if value is not None], middle(values)
@@ -68,7 +74,7 @@ def spread_percent(values: Sequence[float | None]) -> float | None:
 
 def _summary(configuration: Configuration) -> Compared:
     ok, cells = configuration.ok, configuration.cells
-    first = next((cell for cell in cells if cell.record.status == "ok"), cells[0])
+    first = next((cell for cell in cells if cell.record.is_ok), cells[0])
     if not ok:
         return replace(first, repeats=tuple(configuration.records))
     comparable = {m for m in METRICS if any(cell.vs_baseline[m] is not None for cell in cells)}

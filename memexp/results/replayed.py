@@ -33,7 +33,7 @@ def replayed(before: Record, after: Record) -> Replayed:
     if before.status != after.status:
         said = f"it was {outcome(before) or 'ok'}, and is {outcome(after) or 'ok'} now"
         return Replayed((), (said,), (), environment)
-    if before.status != "ok":
+    if not before.is_ok:
         return Replayed((f"it ended as before: {outcome(before)}",), (), (), environment)
     moved = differences(before, after)
     other = [*_losses(before, after), *_tokens(before, after)]

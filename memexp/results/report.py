@@ -14,6 +14,7 @@ from memexp.results.since import read_earlier, since, since_lines
 from memexp.results.store import Stored, read_records, write_records_jsonl
 from memexp.results.sweep import Sweep, SweepFolder
 from memexp.results.table import make_table, print_table, write_tables
+from memexp.results.terminal import print_lines
 
 
 def report(path: Path, console: Console, earlier: Path | None = None, fail: bool = False) -> int:
@@ -28,12 +29,11 @@ def report(path: Path, console: Console, earlier: Path | None = None, fail: bool
     stored = read_records(folder, sweep)
     table = make_table(sweep, stored.records, stored.missing, stored.damaged)
     print_table(table, console, whole=True)
-    for line in peak_lines(Grid(sweep, stored.records)):
-        console.print(Text(line), soft_wrap=True)
+    print_lines(peak_lines(Grid(sweep, stored.records)), console)
     found = since(before, stored.records) if earlier is not None else None
     if found is not None:
-        for line in ("", *since_lines(found, str(earlier))):
-            console.print(Text(line), soft_wrap=True)
+        console.print(Text("\nAgainst the earlier sweep", style="bold"))
+        print_lines(since_lines(found, str(earlier)), console)
     write_records_jsonl(folder, stored.records)
     write_tables(folder, table)
     page = report_page(folder, sweep, stored, table, console)

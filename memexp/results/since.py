@@ -62,7 +62,7 @@ def since(before: Sequence[Record], now: Sequence[Record]) -> Since:
         if earlier is None:
             alone.append(record)
         else:
-            both_ok = earlier.status == record.status == "ok"
+            both_ok = earlier.is_ok and record.is_ok
             pairs.append(Pair(earlier, record, differences(earlier, record) if both_ok else ()))
     met = {pair.before.id for pair in pairs}
     return Since(tuple(pairs), tuple(record for record in before if record.id not in met), tuple(alone))

@@ -6,8 +6,8 @@ that names the file that was asked for.
 
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -81,13 +81,22 @@ def write_atomically(path: Path, text: str, durable: bool = True) -> None:
     """
     # A lone surrogate becomes the escape that JSON reads back as the same character.
     content = text.encode("utf-8", "backslashreplace")
+    with replacing(path) as temporary, temporary.open("xb") as file:
+        file.write(content)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to instead: what is there takes the place of `path` when the block ends, unless that raises.
+
+    An OSError names `path`.
+    """
     temporary = path.with_name(f".{path.name}.{token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
+        yield temporary
         temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):
@@ -99,10 +108,8 @@ def write_atomically(path: Path, text: str, durable: bool = True) -> None:
 
 
 def _json(data: Frozen) -> str:
-    secrets = secrets_in(os.environ)
-    if not secrets:
-        return data.to_json() + "\n"
-    return json.dumps(without_secrets(data.to_dict(), secrets), allow_nan=False, ensure_ascii=False) + "\n"
+    shown = without_secrets(data.to_dict(), secrets_in(os.environ))
+    return json.dumps(shown, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _read_record(path: Path, plan_id: str) -> Record | None:
@@ -113,12 +120,13 @@ def _read_record(path: Path, plan_id: str) -> Record | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, RecursionError):
-        _set_aside(path)
+        set_aside(path)
         return None
     return record
 
 
-def _set_aside(path: Path) -> None:
+def set_aside(path: Path) -> None:
+    """Rename a damaged file to NAME.damaged-N, where nothing reads it and nothing is lost."""
     number = 1
     while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1

@@ -14,11 +14,12 @@ from memexp.results.compare import REPEATS, Compared, compare
 from memexp.results.csv_table import csv_rows, csv_text
 from memexp.results.effect_sentences import effect_sentences
 from memexp.results.effects import effects
-from memexp.results.format import visible
+from memexp.results.format import spread_text, visible
 from memexp.results.grid import THIS_CELL, Grid, option
 from memexp.results.heading import heading
 from memexp.results.markdown import markdown
 from memexp.results.measures import MEASURES, Measure, worst_case_matters
+from memexp.results.oom_sentences import oom_sentences
 from memexp.results.outcome import outcome
 from memexp.results.phases import phase_sentences
 from memexp.results.record import Record
@@ -51,11 +52,11 @@ def make_table(
     return Table(
         name=sweep.name,
         command=sweep.command,
-        heading=(*heading(grid, missing), *_repeats(grid), *_same_for_all(grid, swept, axes, gone)),
+        heading=(*heading(grid, missing), *_repeats(grid, shown), *_same_for_all(grid, swept, axes, gone)),
         axes=tuple(visible(axis) for axis in axes),
         columns=tuple(Column(measure.heading, measure.rank) for measure in columns),
         rows=tuple(_row(grid, cell, axes, columns, cell.record.id in marked) for cell in shown),
-        remarks=(*remarks(grid, comparison, missing, damaged), *phase_sentences(grid)),
+        remarks=(*remarks(grid, comparison, missing, damaged), *oom_sentences(grid), *phase_sentences(grid)),
         csv=csv_rows(grid, comparison),
         effects=effect_sentences(effects(grid, comparison)),
     )
@@ -102,15 +103,20 @@ def _leaves(measure: Measure, numbers: Sequence[Number]) -> bool:
     return texts == {UNKNOWN} or (len(texts) == 1 and (len(numbers) > 1 or measure.is_fraction))
 
 
-def _repeats(grid: Grid) -> list[str]:
+def _repeats(grid: Grid, shown: Sequence[Compared]) -> list[str]:
     if not is_repeated(grid):
         return []
-    return [f"Each row: the median of {grid.typed({REPEATS: _options(grid, REPEATS)})}, ± the furthest of them"]
+    said = f"Each row: the median of {grid.typed({REPEATS: _options(grid, REPEATS)})}"
+    if any(spread_text(percent) for cell in shown for percent in cell.spread_percent.values()):
+        return [f"{said}, ± the furthest of them"]
+    if grid.ok and all(record.backend == "simulate" for record in grid.ok):
+        return [f"{said}, which agree: predictions differ between seeds only where the order of the rows does"]
+    return [said]
 
 
 def _lost_repeats(cell: Compared) -> list[str]:
     """`1 of 3 repeats failed`: a median of what is left hides what went wrong."""
-    others = [record for record in cell.repeats if record.status != "ok"]
+    others = [record for record in cell.repeats if not record.is_ok]
     if not others or not _is_ok(cell):
         return []
     return [f"{len(others)} of {len(cell.repeats)} repeats not ok: {outcome(others[0])}"]
@@ -133,4 +139,4 @@ def _options(grid: Grid, axis: str) -> list[str]:
 
 
 def _is_ok(cell: Compared) -> bool:
-    return cell.record.status == "ok"
+    return cell.record.is_ok

@@ -2,16 +2,20 @@
 one block a cell.
 """
 
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.text import Text
 
 from memexp.results.format import listing, visible
+from memexp.results.grid import THIS_CELL
 from memexp.results.layout import Layout
 from memexp.results.rows import EFFECTS_HEADING, Table
 
 _FEWEST_COLUMNS = 2
+_BEFORE_TEXT = re.compile(r"- |  \S+( \S+)*  +|  ")
 
 
 def lines(table: Table, console: Console) -> Iterator[Text]:
@@ -34,6 +38,10 @@ def lines(table: Table, console: Console) -> Iterator[Text]:
 
 
 def _rows(table: Table, console: Console) -> Iterator[Text]:
+    if not (table.axes or table.columns):  # a single run of which nothing was measured
+        for row in table.rows:
+            yield from _wrap(console, row.remark)
+        return
     everything = range(len(table.columns))
     by_rank = sorted(everything, key=lambda n: table.columns[n].rank)
     fewer = [sorted(by_rank[:count]) for count in range(len(by_rank) - 1, _FEWEST_COLUMNS - 1, -1)]
@@ -48,12 +56,38 @@ def _rows(table: Table, console: Console) -> Iterator[Text]:
     yield from _blocks(table, console)
 
 
+def print_lines(lines: Iterable[str], console: Console) -> None:
+    """As wide as the console where somebody looks at it or says how wide it is; in a pipe, a line is a line."""
+    for line in lines:
+        for part in hanging(console, line) if has_a_width(console) else [Text(line)]:
+            console.print(part, soft_wrap=True)
+
+
+def has_a_width(console: Console) -> bool:
+    """False for a pipe or a file, unless somebody says how wide it is: rich takes them to have 80 columns."""
+    return console.is_terminal or "COLUMNS" in os.environ
+
+
+def hanging(console: Console, line: str, style: str = "") -> Iterator[Text]:
+    """A line that is more than the console is wide, broken at words; the rest hangs below where its text begins, behind
+    a dash, a label in columns (`  by phase     load …`), or two spaces.
+    """
+    found = _BEFORE_TEXT.match(line)
+    before = found[0] if found else ""
+    text = line.removeprefix(before)
+    first = [*_wrap(console, text, style, indent=before)] if len(before) < console.width // 2 else []
+    yield from first or _wrap(console, line, style)
+
+
 def _blocks(table: Table, console: Console) -> Iterator[Text]:
+    width = max((len(column.heading) for column in table.columns), default=0)
     for row in table.rows:
         options = " ".join(f"{axis}={text}" for axis, text in zip(table.axes, row.options, strict=True))
-        yield from _wrap(console, options, style="bold" if row.is_baseline else "")
-        numbers = [f"{column.heading} {number}" for column, number in zip(table.columns, row.numbers, strict=False)]
-        yield from _wrap(console, ", ".join([*numbers, *([row.remark] if row.remark else [])]), indent="  ")
+        yield from _wrap(console, options or THIS_CELL, style="bold" if row.is_baseline else "")
+        for column, number in zip(table.columns, row.numbers, strict=False):
+            yield from hanging(console, f"  {column.heading:{width}}  {number}")
+        if row.remark:
+            yield from _wrap(console, row.remark, indent="  ")
 
 
 def _wrap(console: Console, text: str, style: str = "", indent: str = "") -> Iterator[Text]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from memexp.results.record import Record
+from memexp.results.record import BROKEN, Record
 
 _WHAT_IS_RUN = {"trainer", "model", "data", "backend", "gpu", "logger", "experiment"}
 _OFF = {"none", "false", "default", "single"}
@@ -46,4 +46,4 @@ def history(record: Record) -> list[dict[str, Any]]:
 
 def exit_code(record: Record) -> int:
     """1 for a cell that broke. Out of memory and refused are answers, and W&B shows them as finished."""
-    return int(record.status in ("failed", "timeout", "killed"))
+    return int(record.status in BROKEN)

@@ -19,7 +19,9 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from memexp.frozen import Frozen
-from memexp.tracking.marks import is_exported, is_summarised, read_mark, read_summary_mark, write_whole
+from memexp.results.store import write_atomically
+from memexp.secrets import secrets_in, without_secrets
+from memexp.tracking.marks import is_exported, is_summarised, read_mark, read_summary_mark
 
 NO_WANDB = 3
 NOT_WRITTEN = "was not written:"
@@ -59,11 +61,13 @@ class Settings(Frozen):
             wrong = asked if asked not in _MODES else self.mode
             raise ValueError(f"mode {wrong!r} is not one of offline, online, disabled")
         folder = Path(self.folder).absolute()
+        secrets = secrets_in(environment)
         return dataclasses.replace(
             self,
             folder=str(folder),
             mode="disabled" if self.mode == "disabled" else _MODES[asked],
-            group=self.group or environment.get("WANDB_RUN_GROUP") or folder.name,
+            group=without_secrets(self.group or environment.get("WANDB_RUN_GROUP") or folder.name, secrets),
+            tags=tuple(without_secrets(self.tags, secrets)),
         )
 
 
@@ -118,7 +122,7 @@ class Exporter:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = folder / "export.log"
         settings_json = folder / "export.json"
-        write_whole(settings_json, self._settings.to_json())
+        write_atomically(settings_json, self._settings.to_json(), durable=False)
         with self._log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(

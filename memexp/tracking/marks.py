@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memexp.frozen import Frozen
+from memexp.results.store import write_atomically
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def read_mark(record_path: Path) -> Mark | None:
 
 def write_mark(record_path: Path, mark: Mark) -> None:
     """Replaces an older mark in one step. Raises OSError."""
-    write_whole(_mark_path(record_path), mark.to_json())
+    write_atomically(_mark_path(record_path), mark.to_json(), durable=False)
 
 
 def is_exported(record_path: Path, mode: str) -> bool:
@@ -81,15 +82,8 @@ def run_id(wandb_folder: Path, plan_id: str) -> str:
     """
     identity = wandb_folder / "identity"
     if not identity.exists():
-        write_whole(identity, uuid.uuid4().hex)
+        write_atomically(identity, uuid.uuid4().hex, durable=False)
     return hashlib.sha256(f"{identity.read_text()}/{plan_id}".encode()).hexdigest()[:16]
-
-
-def write_whole(path: Path, text: str) -> None:
-    """No reader sees half of it: the processes of a cluster's jobs share a sweep's folder. Raises OSError."""
-    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def _mark_path(record_path: Path) -> Path:

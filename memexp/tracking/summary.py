@@ -16,7 +16,7 @@ from memexp.tracking.exporter import Settings
 from memexp.tracking.marks import Mark, is_summarised, read_summary_mark, run_id, sweep_fingerprint, write_summary_mark
 from memexp.tracking.runs import start_run
 
-_EFFECT = ("axis", "option", "reference", "metric", "pairs", "mean", "least", "most")
+_EFFECT = ("job", "axis", "option", "reference", "metric", "pairs", "mean", "least", "most")
 _PERCENT = ("mean_percent", "least_percent", "most_percent")
 
 
@@ -74,7 +74,8 @@ def effects_table(found: Effects) -> tuple[list[str], list[list[Any]]]:
     rows = []
     for effect in found.effects:
         for change in effect.changes:
-            both = {**effect.to_dict(), **change.to_dict()}
+            job = " ".join(f"{axis}={text}" for axis, text in effect.group.items())
+            both = {"job": job, **effect.to_dict(), **change.to_dict()}
             rows.append([both[name] for name in (*_EFFECT, *_PERCENT)])
     return [*_EFFECT, *_PERCENT], rows
 

@@ -1,16 +1,15 @@
 """What the charts of a sweep show, as plain numbers. No chart library in here: see `memexp.results.charts`."""
 
-from dataclasses import replace
 from pathlib import Path
 
-from memexp.results.compare import REPEATS, Comparison
+from memexp.results.compare import Comparison
 from memexp.results.figures.figure import Figure
 from memexp.results.figures.front import speed_against_memory
 from memexp.results.figures.lengths import row_lengths
 from memexp.results.figures.memory import by_category, by_phase
 from memexp.results.figures.technique import effect_figure
 from memexp.results.grid import Grid
-from memexp.results.repeats import summarised
+from memexp.results.repeats import without_repeats
 
 __all__ = ["Figure", "figures"]
 
@@ -20,7 +19,7 @@ def figures(grid: Grid, comparison: Comparison, folder: Path) -> tuple[Figure, .
 
     Row lengths are read from the sweep's folder, where a cell left them.
     """
-    rows = _without_repeats(grid, comparison)
+    rows = without_repeats(grid, comparison)
     found = (
         speed_against_memory(rows),
         by_category(rows),
@@ -29,8 +28,3 @@ def figures(grid: Grid, comparison: Comparison, folder: Path) -> tuple[Figure, .
         row_lengths(grid, folder),
     )
     return tuple(figure for figure in found if figure is not None)
-
-
-def _without_repeats(grid: Grid, comparison: Comparison) -> Grid:
-    axes = tuple(axis for axis in grid.sweep.axes if axis.name != REPEATS)
-    return Grid(replace(grid.sweep, axes=axes), [cell.record for cell in summarised(grid, comparison)])

@@ -7,6 +7,7 @@ from typing import Any
 from memexp.frozen import Frozen
 from memexp.results.format import GIB, bytes_text
 from memexp.results.grid import Grid
+from memexp.results.record import Record
 
 _IN_SIGHT = 1.6
 
@@ -35,10 +36,15 @@ class Figure(Frozen):
         return list(dict.fromkeys(str(value[field]) for value in self.values()))
 
 
+def card_name(records: Sequence[Record]) -> str:
+    """What `memory.capacity_bytes` is the size of: a simulated card's is what its CUDA context leaves the allocator."""
+    return "card less CUDA context" if any(record.backend == "simulate" for record in records) else "card"
+
+
 def capacity(grid: Grid, sizes: Sequence[float]) -> dict[str, float]:
     """The card's memory as a rule, unless cards differ, or it is so far off that all marks would shrink to a corner."""
     capacities = {record.memory.capacity_bytes for record in grid.ok if record.memory.capacity_bytes}
     if len(capacities) != 1 or not sizes:
         return {}
     (size,) = capacities
-    return {f"card: {bytes_text(size)}": size / GIB} if size / GIB < _IN_SIGHT * max(sizes) else {}
+    return {f"{card_name(grid.ok)}: {bytes_text(size)}": size / GIB} if size / GIB < _IN_SIGHT * max(sizes) else {}

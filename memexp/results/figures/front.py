@@ -1,12 +1,14 @@
-"""Speed against memory, and the cells on the Pareto front. Cells that fell back are not among them."""
+"""Speed against memory, and the cells on the Pareto front. Not among them: what fell back, or was timed on few rows."""
 
 from collections.abc import Sequence
 
 from memexp.results.compare import fell_back_techniques, is_apart, number
+from memexp.results.few_rows import timed_on_few_rows
 from memexp.results.figures.figure import Figure, capacity
 from memexp.results.format import GIB, bytes_text, rate_text
 from memexp.results.grid import Grid, grouped, option
 from memexp.results.pareto import front
+from memexp.results.predicted import tilde
 from memexp.results.record import Record
 
 _MOST_POINTS = 2000
@@ -51,7 +53,8 @@ def speed_against_memory(grid: Grid) -> Figure | None:
 def _jobs(grid: Grid) -> list[tuple[str, list[Record]]]:
     """Cells whose memory and speed compare, under the options of model, data, trainer and card that they share."""
     apart = [axis for axis in grid.axes if is_apart(axis)]
-    usable = [record for record in grid.ok if not fell_back_techniques(record) and _is_known(record)]
+    few = timed_on_few_rows(grid.ok)
+    usable = [r for r in grid.ok if not fell_back_techniques(r) and _is_known(r) and r.id not in few]
     jobs = grouped(usable, lambda record: tuple(option(record, axis) for axis in apart))
     return [(grid.typed({axis: [option(cells[0], axis)] for axis in apart}) if apart else "", cells) for cells in jobs]
 
@@ -73,8 +76,9 @@ def _row(grid: Grid, job: str, record: Record, places: dict[str, int]) -> _Row:
 
 def _note(grid: Grid, record: Record) -> str:
     memory, speed = _point(record)
-    about = "~" if record.predicted else ""
-    return f"{grid.label(record)}: {about}{bytes_text(memory)}, {about}{rate_text(speed)} tokens/s"
+    allocated = tilde(record, "memory.peak_allocated_bytes") + bytes_text(memory)
+    rate = tilde(record, "speed.real_tokens_per_second") + rate_text(speed)
+    return f"{grid.label(record)}: {allocated}, {rate} tokens/s"
 
 
 def _numbers(rows: Sequence[_Row]) -> list[str]:
