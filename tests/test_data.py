@@ -1,5 +1,6 @@
 """A user's own rows: what can be trained on is, and what cannot is refused by file, row and column, before a model."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,48 @@ def test_the_shapes_that_trl_takes_are_taken(tmp_path: Path, row: dict[str, Any]
     rows = data(write(tmp_path / "rows.jsonl", row, row))
     assert rows.column_names == columns
     assert len(rows) == 2
+
+
+def test_what_trl_reads_beside_the_rows_is_kept(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    rows = data(write(tmp_path / "a.jsonl", {"messages": CHAT, "tools": tools, "chat_template_kwargs": {"x": True}}))
+    assert rows[0] == {"messages": CHAT, "tools": tools, "chat_template_kwargs": {"x": True}}
+    masked = data(write(tmp_path / "b.jsonl", {"input_ids": [1, 2], "completion_mask": [0, 1]}))
+    assert masked[0] == {"input_ids": [1, 2], "completion_mask": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "said"),
+    [
+        ({"messages": CHAT, "images": ["a.png"]}, "unsupported", "the column images: memexp trains models of text"),
+        ({"text": "a", "image": "a.png"}, "unsupported", "Leave image out"),
+        ({"messages": CHAT, "tools": 5}, "invalid_data", "row 1, column tools: it is a list of tools"),
+        ({"messages": CHAT, "chat_template_kwargs": "x"}, "invalid_data", "a set of arguments"),
+        ({"input_ids": [1, 2], "completion_mask": [1]}, "invalid_data", "1 completion mask for 2 tokens"),
+        ({"input_ids": [1, 2], "completion_mask": [0, 3]}, "invalid_data", "a mask has 1 where"),
+        ({"prompt": 5, "completion": "a"}, "invalid_data", "column prompt: it is text or a list of"),
+    ],
+)
+def test_what_is_beside_the_rows_and_cannot_be_used_is_named(
+    tmp_path: Path, row: dict[str, Any], kind: str, said: str
+) -> None:
+    with pytest.raises(Refused, match=said) as refused:
+        data(write(tmp_path / "rows.jsonl", row))
+    assert refused.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (gzip.compress(b'{"text": "a"}'), r"is compressed \(gzip\)\. Unpack it first"),
+        (b"PAR1\x15\xff", "data=hub data.path=FOLDER"),
+        ('{"text": "a"}'.encode("utf-16"), "is UTF-16. Save it as UTF-8"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, first: bytes, said: str) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(first)
+    with pytest.raises(Refused, match=said):
+        data(tmp_path / "rows.jsonl")
 
 
 def test_rows_keep_the_order_of_the_file(tmp_path: Path) -> None:

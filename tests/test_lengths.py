@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memexp.plan.lengths import (
+from memexp.plan.length_distributions import (
     DRAWN,
     ConstantLength,
     LengthDistribution,
@@ -142,6 +142,6 @@ def test_rows_that_cannot_be_drawn_are_refused(rows: int, lowest_token_id: int, 
 
 
 def test_drawing_rows_imports_neither_torch_nor_numpy() -> None:
-    program = "import sys, memexp.plan.lengths; print({'torch', 'numpy'} & set(sys.modules))"
+    program = "import sys, memexp.plan.length_distributions; print({'torch', 'numpy'} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "set()"

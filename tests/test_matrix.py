@@ -18,7 +18,7 @@ from memexp.results.record import REASON_KINDS, Record
 from memexp.run.launch import run_cell
 
 TRAINERS = ("sft", "dpo", "reward", "grpo", "rloo", "online_dpo")
-ONLINE = ("grpo", "rloo", "online_dpo")
+OFFLINE, ONLINE = ("sft", "dpo", "reward"), ("grpo", "rloo", "online_dpo")
 GROUPS = {group: options for group, options in conf.groups().items() if group not in conf.STRUCTURE}
 NOWHERE = ("model=tiny", "model.weights=pretrained", "model.path=/nowhere/model", "logger=none")
 ROWS = ("data=lengths", "data.rows=12", "data.distribution=[9,17,12,20,5,14,9,11,16,8,13,10]", "max_length=24")
@@ -46,6 +46,8 @@ TAKEN_BY = {
     "checkpointing=full": TRAINERS,
     "checkpointing=selective": ("sft",),
     "peft=lora": TRAINERS,
+    "peft=dora": TRAINERS,
+    "kernels='true'": (),
     "checkpointing=selective peft=lora": (),
     "checkpointing=full peft=lora": TRAINERS,
     "pad_to_multiple_of=64": ("sft", "dpo", "reward", "grpo", "rloo"),
@@ -57,10 +59,19 @@ TAKEN_BY = {
 OFFLOAD = {"sft": "needs_hardware", "dpo": "needs_hardware", "reward": "needs_hardware"}
 
 
+@cache
+def without_a_model(technique: str) -> dict[str, Plan]:
+    """Trainer to its cell with this technique, where the model's path leads nowhere."""
+    found = {}
+    for trainers, more in ((OFFLINE, ()), (ONLINE, ("trainer.max_completion_length=4",))):
+        typed = (f"trainer={','.join(trainers)}", *more, *technique.split())
+        found |= dict(zip(trainers, load_sweep("backend=cpu", *NOWHERE, *typed), strict=True))
+    return found
+
+
 @pytest.mark.parametrize("technique", TAKEN_BY)
 def test_what_a_trainer_lacks_is_refused_before_the_model_is_looked_for(technique: str) -> None:
-    for trainer in TRAINERS:
-        (plan,) = load_sweep("backend=cpu", *NOWHERE, *overrides(trainer), *technique.split())
+    for trainer, plan in without_a_model(technique).items():
         assert plan.refusal is not None
         assert (plan.refusal.kind == "not_found") == (trainer in TAKEN_BY[technique]), (trainer, plan.refusal)
         assert plan.refusal.kind in REASON_KINDS
@@ -68,7 +79,7 @@ def test_what_a_trainer_lacks_is_refused_before_the_model_is_looked_for(techniqu
 
 def test_offload_needs_a_gpu_where_the_trainer_has_it_and_is_unknown_to_the_others() -> None:
     for trainer in TRAINERS:
-        (plan,) = load_sweep("backend=cpu", *NOWHERE, *overrides(trainer), "offload='true'")
+        plan = without_a_model("offload='true'")[trainer]
         assert plan.refusal is not None
         assert plan.refusal.kind == OFFLOAD.get(trainer, "unsupported")
         assert "offload=true" in plan.refusal.reason
@@ -83,7 +94,7 @@ def test_dpo_takes_padding_free_since_it_trains_all_the_same() -> None:
         "reward": "unsupported",
         "grpo": "unsupported",
     }.items():
-        (plan,) = load_sweep("backend=cpu", *NOWHERE, *overrides(trainer), "padding_free='true'")
+        plan = without_a_model("padding_free='true'")[trainer]
         assert plan.refusal is not None
         assert plan.refusal.kind == kind
 
@@ -91,10 +102,13 @@ def test_dpo_takes_padding_free_since_it_trains_all_the_same() -> None:
 @cache
 def matrix(trainer: str) -> dict[str, Plan]:
     """`group=option` to its cell, each option alone with all others off."""
+    (base,) = planned(trainer, *SHORT)
     cells = {}
     for group, options in GROUPS.items():
-        listed = ",".join(f"'{option}'" for option in options if option != "auto")
-        for plan in planned(trainer, *SHORT, f"{group}={listed}"):
+        # One cell with nothing asked for is that of every default.
+        cells[f"{group}={base.choices[group]}"] = base
+        listed = ",".join(f"'{option}'" for option in options if option not in ("auto", base.choices[group]))
+        for plan in planned(trainer, *SHORT, f"{group}={listed}") if listed else []:
             cells[f"{group}={plan.choices[group]}"] = plan
     return cells
 

@@ -3,10 +3,11 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from memexp.plan import conf
+from memexp.plan import PlanError, conf, load
 
 # Counted by the hub from each model's own safetensors files; Qwen2.5-0.5B, Qwen3-1.7B and Llama-3.2-3B share their
 # embedding with the output head, which counts once.
@@ -18,6 +19,8 @@ PUBLISHED = {
     "qwen2_5_7b": 7_615_616_512,
     "llama3_1_8b": 8_030_261_248,
 }
+# One stands for another, one is the user's.
+NO_FIGURES = {"auto", "own"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,7 @@ def count(model):
         return sum(p.numel() for p in transformers.AutoModelForCausalLM.from_config(config).parameters())
 print(json.dumps({name: count(model) for name, model in json.load(sys.stdin).items()}))
 """
-    models = {name: conf.option("model", name) for name in conf.groups()["model"] if name != "auto"}
+    models = {name: conf.option("model", name) for name in conf.groups()["model"] if name not in NO_FIGURES}
     done = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(models), capture_output=True, text=True, check=True
     )
@@ -40,7 +43,7 @@ print(json.dumps({name: count(model) for name, model in json.load(sys.stdin).ite
 
 
 def test_every_model_but_the_tiny_one_has_a_published_count() -> None:
-    assert set(conf.groups()["model"]) - {"auto", "tiny"} == set(PUBLISHED)
+    assert set(conf.groups()["model"]) - {*NO_FIGURES, "tiny"} == set(PUBLISHED)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -50,3 +53,10 @@ def test_a_model_has_as_many_parameters_as_the_published_one(counted: dict[str, 
 
 def test_the_tiny_model_is_tiny(counted: dict[str, int]) -> None:
     assert counted["tiny"] < 1_000_000
+
+
+def test_a_model_of_ones_own_is_named_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"model\.path=FOLDER"):
+        load("backend=simulate", "model=own")
+    plan = load("backend=simulate", "model=own", f"model.path={tmp_path}")
+    assert (plan.work.model.weights, plan.work.model.path) == ("pretrained", str(tmp_path))

@@ -101,7 +101,7 @@ def test_load_names_load_sweep_where_a_value_lists_several() -> None:
         (["budget.tokens=5", "budget.steps=3"], "a budget is one of them"),
         (["peft=lora", "peft.r=0"], "peft.r must be at least 1"),
         (["peft=lora", "peft.rr=8"], "no rr"),
-        (["peft.r=8"], "peft=lora has it"),
+        (["peft.r=8"], "peft=dora and peft=lora and peft=rslora have it"),
         (["data=jsonl"], "Type data.path="),
         (["model=tiny", "model.weights=pretrained"], "model.path="),
         (["model=tiny", "model.path=x"], "model.weights=pretrained"),

@@ -16,6 +16,7 @@ GPU = Machine(gpus=("NVIDIA H100",), torch_cuda="13.0")
 TWO_GPUS = Machine(gpus=("NVIDIA H100",) * 2, torch_cuda="13.0", packages=("bitsandbytes", "deepspeed"))
 WITH_VLLM = Machine(gpus=("NVIDIA H100",) * 2, torch_cuda="13.0", packages=("bitsandbytes", "deepspeed", "vllm"))
 GRPO, ZERO3, INT8 = ("trainer=grpo", "batch_size=4"), ("launch=zero3",), ("quantization=int8", "peft=lora")
+WITH_BNB = Machine(packages=("bitsandbytes",))
 GPU_WITH_CPU_TORCH = Machine(gpus=("NVIDIA H100",), torch_cuda=None)
 
 
@@ -44,6 +45,17 @@ def planned(machine: Machine, *overrides: str) -> Plan:
         (LAPTOP, ["packing=bfd", "max_length=null"], "conflict", "max_length=1024"),
         (LAPTOP, ["checkpointing=selective", "peft=lora"], "conflict", "checkpointing=full or peft=none"),
         (LAPTOP, ["checkpointing=selective", "attention=eager"], "unsupported", "attention=sdpa"),
+        (LAPTOP, ["checkpointing=selective", "peft=dora"], "conflict", "peft=dora"),
+        (WITH_BNB, ["peft=dora", "quantization=int8"], "conflict", "Type quantization=nf4, or peft=lora"),
+        (WITH_BNB, ["peft=dora", "quantization=nf4"], "unsupported", "backend=cpu"),
+        (LAPTOP, ["kernels='true'"], "needs_hardware", "kernels=true runs compiled code on a GPU"),
+        (LAPTOP, ["backend=cpu", "kernels='true'"], "needs_hardware", "backend=cpu"),
+        (GPU, ["kernels='true'"], "needs_package", "kernels=true needs the package kernels"),
+        (LAPTOP, ["backend=cpu", "++trainer.args.use_liger_kernel=true"], "needs_hardware", "Triton"),
+        (GPU, ["++trainer.args.use_liger_kernel=true"], "needs_package", "liger-kernel"),
+        (LAPTOP, ["++trainer.args.tf32=true"], "needs_hardware", "trainer.args.tf32=true"),
+        (LAPTOP, [*GRPO, "++trainer.args.use_transformers_continuous_batching=true"], "unsupported", "backend=cpu"),
+        (LAPTOP, ["++trainer.args.chat_template_path=nowhere"], "not_found", "chat_template_path=nowhere is not there"),
         (LAPTOP, ["launch.processes=2"], "unsupported", "launch=torchrun"),
         (LAPTOP, ["backend=cpu", "launch=torchrun", "launch.processes=1"], "unsupported", "launch=single"),
         (LAPTOP, ["launch=torchrun"], "unsupported", "backend=simulate has one card"),
@@ -86,6 +98,9 @@ def test_what_cannot_run_is_refused(machine: Machine, overrides: list[str], kind
         (LAPTOP, ["padding_free='true'", "packing=bfd"]),
         (LAPTOP, ["checkpointing=selective"]),
         (LAPTOP, ["checkpointing=full", "peft=lora"]),
+        (LAPTOP, ["++trainer.args.tf32=false", "++trainer.args.use_liger_kernel=false"]),
+        (WITH_BNB, ["backend=cpu", "peft=dora", "quantization=nf4"]),
+        (LAPTOP, [*GRPO, "backend=cpu", "++trainer.args.use_transformers_continuous_batching=true"]),
         (LAPTOP, ["model.weights=pretrained", "model.path=Qwen/Qwen2.5-0.5B"]),
         (LAPTOP, ["backend=cpu", "launch=torchrun", "launch.processes=4"]),
         (TWO_GPUS, ["launch=torchrun"]),

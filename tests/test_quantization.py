@@ -21,6 +21,7 @@ from memexp.simulate import SimulatedGPU, prepare
 from memexp.simulate.patches import PATCHES
 
 prepare()
+pytestmark = pytest.mark.filterwarnings("ignore:a float was read")  # bitsandbytes makes a list of its code's values
 HIDDEN, MLP, KEYS, VOCAB, LAYERS = 512, 2048, 128, 4096, 2
 # (outputs, inputs) of the linear layers of one decoder layer: q, k, v, o, gate, up, down.
 LINEAR = [
@@ -300,7 +301,7 @@ def test_the_cast_of_every_int8_product_is_logged_once(caplog: pytest.LogCapture
 
 
 def test_a_bias_that_bitsandbytes_casts_is_no_precision_that_fell_back(tmp_path: Path, warm_cells: None) -> None:
-    """Qwen2 has biases, and bitsandbytes 0.49's Linear4bit.forward takes them to the dtype of its input."""
+    """Qwen2 has biases, and bitsandbytes 0.50's Linear4bit.forward takes them to the dtype of its input."""
     job = ("backend=simulate", "model=tiny", "precision=bf16", "peft=lora", "quantization=nf4")
     (record,) = sweep(tmp_path, *SHORT, *job).records
     assert record["effective"]["weights_dtype"] == "float32"

@@ -63,13 +63,23 @@ def test_an_optimizer_is_the_one_that_was_built(tmp_path: Path, short: tuple[str
 
 
 def test_adapters_are_all_that_lora_trains(tmp_path: Path, short: tuple[str, ...]) -> None:
-    found = cells(tmp_path, short, "peft=none,lora")
+    found = cells(tmp_path, short, "peft=none,lora,dora,rslora")
     whole, lora = found["none"]["effective"], found["lora"]["effective"]
     assert whole["trainable_parameters"] == whole["parameters"]
     # Rank 16 on the seven linear layers of two blocks: r * (inputs + outputs) each.
     block = sum(16 * (i + o) for i, o in ((64, 64), (64, 32), (64, 32), (64, 64), (64, 128), (64, 128), (128, 64)))
     assert lora["trainable_parameters"] == 2 * block
     assert lora["parameters"] == whole["parameters"] + 2 * block
+    # DoRA learns a length for each of their outputs as well; rsLoRA scales the same adapters by alpha / sqrt(r).
+    assert found["dora"]["effective"]["trainable_parameters"] == 2 * (block + 64 + 32 + 32 + 64 + 128 + 128 + 64)
+    assert found["rslora"]["effective"]["trainable_parameters"] == 2 * block
+    assert [record["effective"]["peft"] for record in found.values()] == ["none", "lora", "dora", "rslora"]
+
+
+def test_a_scale_that_is_that_of_lora_is_no_rslora(tmp_path: Path, short: tuple[str, ...]) -> None:
+    # Of rank 1 the root is 1 as well.
+    (record,) = sweep(tmp_path, *short, "peft=rslora", "peft.r=1").records
+    assert (record["effective"]["peft"], record["effective"]["fell_back"]) == ("lora", ["peft=rslora"])
 
 
 def test_precision_is_the_dtype_of_weights_and_arithmetic(tmp_path: Path, short: tuple[str, ...]) -> None:

@@ -1,6 +1,8 @@
 """Pairs and prompts: a user's own, those made from documents, those of stated lengths, and what is refused by name."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +12,12 @@ import pytest
 import transformers
 
 from memexp.plan import load
+from memexp.run.build import build_tokenizer
 from memexp.run.data import ASSETS, how_rows_are_made, load_data
-from memexp.run.fitting import check_tokenizer
-from memexp.run.prepared import has_something_to_prefer, pair_lengths
 from memexp.run.refusal import Refused
 from memexp.run.reward import frequent_letter_share
+from memexp.run.row_lengths import has_something_to_prefer, pair_lengths
+from memexp.run.tokenizer_check import check_tokenizer
 
 USER, BOT = [{"role": "user", "content": "hi"}], [{"role": "assistant", "content": "ho"}]
 
@@ -35,6 +38,8 @@ def test_a_users_own_pairs_and_prompts_are_taken_as_they_are(tmp_path: Path) -> 
     pair = {"prompt": "a", "chosen": "b", "rejected": "c", "text": "x"}
     assert data("dpo", tmp_path, pair).to_list() == [{"prompt": "a", "chosen": "b", "rejected": "c"}]
     assert data("reward", tmp_path, {"chosen": USER + BOT, "rejected": USER}).column_names == ["chosen", "rejected"]
+    # A margin is part of a reward's loss.
+    assert data("reward", tmp_path, {**pair, "margin": 0.5})["margin"] == [0.5]
     # A reward of the user's own may read the answer.
     assert data("grpo", tmp_path, {"prompt": "a", "answer": 4}).to_list() == [{"prompt": "a", "answer": 4}]
     named = data("grpo", tmp_path, {"question": "a"}, more=("data.columns.prompt=question",))
@@ -78,6 +83,12 @@ def test_a_record_says_where_its_pairs_come_from(tmp_path: Path) -> None:
         ("grpo", [{"prompt": "a"}, {"prompt": USER}], "row 2, column prompt: it is a list of messages, where row 1"),
         ("grpo", [{"prompt": "a"}, {"prompt": []}], "row 2, column prompt"),
         ("grpo", [{"input_ids": [1, 2]}], "trainer=grpo takes one of: prompt; messages; prompt and completion; text"),
+        (
+            "sft",
+            [{"prompt": "a", "chosen": "b", "rejected": "c"}],
+            "text. trainer=dpo or trainer=reward takes such rows. Name yours",
+        ),
+        ("dpo", [{"input_ids": [1, 2]}], "text. trainer=sft takes such rows."),
         ("dpo", [{"messages": USER}], "row 1, column messages: it is too short to be cut into a prompt and an answer"),
         ("sft", [{"prompt": "a", "completion": "b"}, {"prompt": USER, "completion": BOT}], "row 2, column prompt"),
     ],
@@ -135,6 +146,12 @@ def test_lengths_of_pairs_count_the_prompt_in_both_halves_and_stop_at_max_length
     assert (pair_lengths(rows, 4).tokens, pair_lengths(rows, 4).widths) == ([3 + 4], [4])
 
 
+def test_pairs_may_differ_at_the_end_that_is_kept_alone() -> None:
+    rows = datasets.Dataset.from_list([{"prompt_ids": [1, 2, 3], "chosen_ids": [4, 5], "rejected_ids": [4, 6]}])
+    assert not has_something_to_prefer(rows, 2)
+    assert has_something_to_prefer(rows, 2, keep_end=True)
+
+
 def test_pairs_that_are_the_same_within_max_length_teach_nothing() -> None:
     rows = datasets.Dataset.from_list([{"prompt_ids": [1], "chosen_ids": [2, 3], "rejected_ids": [2, 4]}])
     assert has_something_to_prefer(rows)
@@ -163,3 +180,48 @@ def test_a_tokenizer_that_lacks_what_trl_needs_is_refused(taken: str, column: st
 def test_the_shipped_reward_is_the_share_of_one_letter() -> None:
     assert frequent_letter_share(["Eve", "", "xyz"], prompts=["a"] * 3) == [pytest.approx(2 / 3), 0.0, 0.0]
     assert frequent_letter_share([[{"role": "assistant", "content": "e"}]]) == [1.0]
+
+
+def test_a_column_that_begins_in_a_later_row_is_kept(tmp_path: Path) -> None:
+    rows = data("grpo", tmp_path, {"prompt": "a"}, {"prompt": "b", "answer": 4})
+    assert rows["answer"] == [None, 4]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    chats = data("sft", tmp_path, {"messages": USER + BOT}, {"messages": USER + BOT, "tools": tools})
+    assert chats["tools"][1] is not None
+    with pytest.raises(Refused, match="row 1, column margin: it is null"):
+        data("reward", tmp_path, {"chosen": "a", "rejected": "b"}, {"chosen": "a", "rejected": "b", "margin": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"level": "hard"}, {"level": 3}], "column level: its rows hold values of different kinds"),
+        ([{"completions": "x"}], "has the column completions, and TRL gives a reward its own completions. Rename it"),
+    ],
+)
+def test_a_column_that_no_reward_can_be_given_is_refused_by_name(
+    rows: list[dict[str, Any]], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused, match=said):
+        data("rloo", tmp_path, *({"prompt": "a", **row} for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"tokenizer.json": '{"a": 1}'}, "the tokenizer of model.path={} cannot be loaded: KeyError: "),
+        ({"tokenizer.json": "{"}, "the tokenizer of model.path={} cannot be loaded: Expecting property name"),
+        ({"tokenizer.json": None, "tokenizer_config.json": None}, "model.path={} has no tokenizer. Give its"),
+    ],
+)
+def test_a_damaged_tokenizer_is_refused_by_its_path(damage: dict[str, str | None], said: str, tmp_path: Path) -> None:
+    shutil.copytree(ASSETS / "tokenizer", tmp_path, dirs_exist_ok=True)
+    transformers.Qwen2Config().save_pretrained(tmp_path)
+    for name, text in damage.items():
+        (tmp_path / name).unlink()
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    plan = load("backend=cpu", "model.weights=pretrained", f"model.path={tmp_path}")
+    with pytest.raises(Refused, match=re.escape(said.format(tmp_path))) as error:
+        build_tokenizer(plan)
+    assert error.value.kind == "not_found"

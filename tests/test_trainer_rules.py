@@ -24,6 +24,10 @@ from memexp.plan.plan import PlanError
         (["trainer=grpo", "trainer.args.generation_batch_size=6"], "conflict", "the 6 completions"),
         (["trainer=rloo", "budget.tokens=100"], "unsupported", "budget.steps=100"),
         (["trainer=dpo", "peft=lora", "peft.target_modules=lm_head"], "conflict", "peft.target_modules=all-linear"),
+        (["trainer=reward", "peft=lora", "quantization=nf4"], "conflict", "precision=fp32 raises at the first step"),
+        (["trainer=reward", "peft=lora", "quantization=int8", "precision=fp32"], "conflict", "Type precision=bf16"),
+        (["trainer=grpo", "trainer.args.reward_weights=[1,2]"], "conflict", "[1,2] has 2 weights"),
+        (["trainer.args.optim_args=abc"], "conflict", "Type trainer.args.optim_args='name=value,name=value'"),
     ],
 )
 def test_what_a_trainer_cannot_do_is_refused(typed: list[str], kind: str, said: str) -> None:
@@ -43,6 +47,9 @@ def test_what_a_trainer_cannot_do_is_refused(typed: list[str], kind: str, said: 
         ["trainer=rloo", "budget.epochs=1"],
         ["trainer=online_dpo", "max_length=128", "peft=lora", "peft.target_modules=lm_head"],
         ["trainer=reward", "max_length=16", "pad_to_multiple_of=64"],
+        ["trainer=reward", "peft=lora", "quantization=nf4", "precision=bf16"],
+        ["trainer=online_dpo", "trainer.args.reward_weights=[2.0]"],
+        ["trainer.args.optim_args='rank=4,scale=2'", "trainer.args.neftune_noise_alpha=5"],
     ],
 )
 def test_what_a_trainer_can_do_is_not(typed: list[str]) -> None:
@@ -59,6 +66,20 @@ def test_what_a_trainer_can_do_is_not(typed: list[str]) -> None:
         (["trainer=grpo", "trainer.args.max_length=4"], "has no argument max_length"),
         (["trainer=grpo", "trainer.num_generations=1"], "trainer.num_generations must be at least 2"),
         (["trainer=grpo", "trainer.rows=pairs"], "Type trainer=OPTION"),
+        (["trainer.args.eval_strategy=steps"], "eval_strategy would have no effect. Leave it out"),
+        (["trainer.args.eval_packing=true"], "eval_packing would have no effect"),
+        (["trainer.args.push_to_hub=true"], "it evaluates, saves and publishes nothing"),
+        (["trainer.args.fsdp=full_shard"], "Type launch=zero3"),
+        (["trainer.args.learning_rate=1"], "Type learning_rate=2e-5"),
+        (["trainer.args.weight_decay=null"], "trainer.args.weight_decay=null: TRL takes a number"),
+        (["trainer.args.max_grad_norm=true"], "trainer.args.max_grad_norm=true: TRL takes a number"),
+        (["trainer.args.neftune_noise_alpha=abc"], "neftune_noise_alpha=abc: TRL takes a number for"),
+        (["trainer.args.data_seed=true"], "data_seed=true: TRL takes a number"),
+        (["trainer.args.completion_only_loss=5"], "completion_only_loss=5: TRL takes true or false"),
+        (["trainer=rloo", "trainer.args.reward_weights=1"], "reward_weights=1: TRL takes a list of numbers"),
+        (["trainer=rloo", "trainer.args.reward_weights=[a]"], "TRL takes a list of numbers"),
+        (["trainer=online_dpo", "trainer.args.reward_model_path=x"], "Type trainer.reward=MODULE.FUNCTION"),
+        (["eval_steps=5"], "there is no eval_steps"),
     ],
 )
 def test_what_is_wrong_by_itself_stops_everything(typed: list[str], said: str) -> None:

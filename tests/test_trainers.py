@@ -1,15 +1,16 @@
 """The trainers beside SFT, in real runs on the CPU: what memexp counts is what TRL itself counts."""
 
-import gc
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
-import torch
+import transformers
 
 from memexp.plan import load
+from memexp.run.data import ASSETS
+from memexp.run.refusal import objection
 from memexp.run.worker import Job
 
 ROWS = ("data=lengths", "data.rows=12", "data.distribution=[9,17,12,20,5,14,9,11,16,8,13,10]")
@@ -17,19 +18,10 @@ PAIR = {"prompt": "one two three four five six", "chosen": " seven eight", "reje
 ONLINE = ("grpo", "rloo", "online_dpo")
 # TRL and transformers still call checkpointing by its old name; online DPO is experimental.
 pytestmark = [
+    pytest.mark.usefixtures("jobs_in_this_process"),
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:You are importing from 'trl.experimental'"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_collections() -> Iterator[None]:
-    """accelerate collects garbage after each training: not through all that was imported."""
-    threads = torch.get_num_threads()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-    torch.set_num_threads(threads)
 
 
 def _rows(more: tuple[str, ...]) -> tuple[str, ...]:
@@ -125,6 +117,55 @@ def test_what_teaches_nothing_is_refused_with_its_reason(
     assert record.status == "refused", record.reason
     assert record.reason_kind == ("not_found" if "reward" in more else "invalid_data")
     assert said in record.reason
+
+
+def test_log_probs_of_the_reference_computed_beforehand_need_no_second_model(tmp_path: Path) -> None:
+    short = ("steps=1", "unmeasured_steps=0")
+    held = ran(tmp_path / "a", "dpo", *short).recorded  # type: ignore[attr-defined]
+    before = ran(tmp_path / "b", "dpo", *short, "trainer.args.precompute_ref_log_probs=true")
+    record = before.recorded  # type: ignore[attr-defined]
+    assert (held.effective["reference_model"], record.effective["reference_model"]) == (True, False)
+    assert record.loss.first == pytest.approx(held.loss.first, abs=1e-5)
+    # The reference is a second model of as many weights.
+    weights = 4 * held.effective["parameters"]
+    saved = held.memory.worst_case_peak_allocated_bytes - record.memory.worst_case_peak_allocated_bytes
+    assert saved == pytest.approx(weights, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "typed", "kind", "said"),
+    [
+        ("grpo", "loss_type=nll", "conflict", "trainer.args.loss_type=nll: TRL refuses it. Unknown loss type: nll"),
+        ("grpo", "sync_ref_model=true", "conflict", "trainer.args.sync_ref_model=true: TRL refuses it. You passed"),
+        ("dpo", "truncation_mode=middle", "conflict", "expected 'keep_start' or 'keep_end'"),
+    ],
+)
+def test_what_trl_says_against_an_argument_is_a_refusal_in_its_words(
+    trainer: str, typed: str, kind: str, said: str, tmp_path: Path
+) -> None:
+    more = ("steps=1", "unmeasured_steps=0", f"trainer.args.{typed}")
+    record = job_of(tmp_path, trainer, *more).recorded  # type: ignore[attr-defined]
+    assert (record.status, record.reason_kind) == ("refused", kind)
+    assert said in record.reason
+
+
+def test_an_error_that_names_no_argument_that_was_typed_is_none_of_the_users() -> None:
+    said = ValueError("--tf32 requires Ampere")
+    assert objection(said, {"trainer.args.tf32": True}) is None  # raised by nobody
+    with pytest.raises(ValueError, match="torch_empty_cache_steps") as raised:
+        transformers.TrainingArguments(use_cpu=True, torch_empty_cache_steps=0)
+    assert objection(raised.value, {"trainer.args.weight_decay": 0.1, "seed": 0}) is None
+
+
+@pytest.mark.parametrize("template", ["{% for m in %}", "{{ raise_exception('Roles must alternate') }}"])
+def test_what_a_chat_template_says_against_a_conversation_is_a_refusal(template: str) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(ASSETS / "tokenizer")
+    with pytest.raises(jinja2.TemplateError) as raised:
+        tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], chat_template=template)
+    refused = objection(raised.value, {"data": "jsonl"})
+    assert refused is not None
+    assert refused.kind == "invalid_data"
+    assert "data=jsonl does not fit the tokenizer's chat template" in str(refused)
 
 
 def test_a_reward_is_learned_in_a_few_steps(tmp_path: Path) -> None:

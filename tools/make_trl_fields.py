@@ -6,6 +6,7 @@ Run it once for each new version of TRL; a test fails until the table agrees wit
 import dataclasses
 import importlib
 import json
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,24 @@ def read_fields() -> dict[str, Any]:
     """The table as the installed TRL would have it. Defaults that JSON cannot hold are written as their repr."""
     import trl
 
-    configs = {}
+    configs: dict[str, Any] = {}
+    null_types: dict[str, str | None] = {}
     for path in CONFIGS:
         module, _, name = path.rpartition(".")
         config_class = getattr(importlib.import_module(module), name)
-        configs[path] = {field.name: _default(field) for field in dataclasses.fields(config_class) if field.init}
-    return {"trl": trl.__version__, "configs": configs}
+        fields = [field for field in dataclasses.fields(config_class) if field.init]
+        configs[path] = {field.name: _default(field) for field in fields}
+        hints = typing.get_type_hints(config_class)
+        null_types |= {field.name: _beside_null(hints[field.name]) for field in fields if field.default is None}
+    plain = {name: kind for name, kind in null_types.items() if kind is not None}
+    return {"trl": trl.__version__, "configs": configs, "null_types": plain}
+
+
+def _beside_null(hint: Any) -> str | None:
+    """`float` of `float | None`; None where there are several types, or one that is not plain."""
+    types = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    names = {bool: "bool", int: "int", float: "float", list[float]: "list[float]"}
+    return names.get(types[0]) if len(types) == 1 else None
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -21,8 +21,8 @@ from memexp.lengths.shares import shares
 from memexp.plan.plan import Plan
 from memexp.run.build import build_args, build_config, build_tokenizer, build_trainer, trainer_class
 from memexp.run.data import load_data
-from memexp.run.prepared import row_lengths
 from memexp.run.refusal import Refused
+from memexp.run.row_lengths import row_lengths
 from memexp.run.tokens_cache import TokensCache
 
 

@@ -21,11 +21,12 @@ def show(answer: dict[str, Any], title: str, console: Console) -> None:
     rows, tokens = sum(count for _, count in lengths), sum(length * count for length, count in lengths)
     console.print(title, markup=False)
     console.print(
-        f"{rows:,} rows, {tokens:,} tokens: shortest {lengths[0][0]:,}, median {quantile(lengths, 0.5):,}, "
-        f"mean {tokens / rows:,.0f}, 95% within {quantile(lengths, 0.95):,}, longest {lengths[-1][0]:,}\n",
+        f"{rows:,} {'row' if rows == 1 else 'rows'}, {tokens:,} tokens: shortest {lengths[0][0]:,}, "
+        f"median {quantile(lengths, 0.5):,}, mean {tokens / rows:,.0f}, 95% within {quantile(lengths, 0.95):,}, "
+        f"longest {lengths[-1][0]:,}\n",
         markup=False,
     )
-    for line in histogram_lines(lengths):
+    for line in histogram_lines(lengths, console.width):
         console.print(line, markup=False)
     for line in ("", *table_lines(answer["cuts"])):
         console.print(line, markup=False)
@@ -56,17 +57,27 @@ def bins(lengths: Sequence[tuple[int, int]], at_most: int = _BINS) -> list[tuple
     return [*closed, (count * width + 1, None, totals[-1])] if totals[-1] else list(closed)
 
 
-def histogram_lines(lengths: Sequence[tuple[int, int]]) -> list[str]:
-    """One line a bin: its tokens, its share of the rows as a bar, and the share of rows up to its end."""
+def histogram_lines(lengths: Sequence[tuple[int, int]], columns: int = 100) -> list[str]:
+    """One line a bin: its tokens, its share of the rows as a bar, and the share of rows up to its end.
+
+    In fewer `columns` the bars are shorter; the figures are not.
+    """
     parts = bins(lengths)
     highest, total = max(rows for *_, rows in parts), sum(rows for *_, rows in parts)
-    names = [f"{first:,}+" if last is None else f"{first:,} to {last:,}" for first, last, _ in parts]
+    names = [_range(first, last) for first, last, _ in parts]
     width = max(len(name) for name in (*names, "tokens"))
-    lines = [f"{'tokens':>{width}}  {'rows':>9}  {'':{_BAR_WIDTH}}  up to here"]
+    longest = max(1, min(_BAR_WIDTH, columns - width - len("  123456789    up to here")))
+    lines = [f"{'tokens':>{width}}  {'rows':>9}  {'':{longest}}  up to here"]
     for name, (_, _, rows), reached in zip(names, parts, accumulate(rows for *_, rows in parts), strict=True):
-        bar = "█" * round(_BAR_WIDTH * rows / highest) or ("▏" if rows else "")
-        lines.append(f"{name:>{width}}  {rows:>9,}  {bar:{_BAR_WIDTH}}  {fraction_text(reached / total):>10}")
+        bar = "█" * round(longest * rows / highest) or ("▏" if rows else "")
+        lines.append(f"{name:>{width}}  {rows:>9,}  {bar:{longest}}  {fraction_text(reached / total):>10}")
     return lines
+
+
+def _range(first: int, last: int | None) -> str:
+    if last is None:
+        return f"{first:,}+"
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
 def _round_width(width: float) -> int:

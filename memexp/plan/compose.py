@@ -1,6 +1,5 @@
 """Compose conf/ with overrides into DictConfigs, and turn Hydra's errors into one line of the user's words."""
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from memexp.plan.conf import conf_dir, groups, option
 from memexp.plan.plan import PlanError
+from memexp.plan.suggest import did_you_mean
 from memexp.plan.unknown_key import instead_of_trainer
 
 BARE_BOOLEAN = 'A defaults list names an option by a bare true or false. Quote it: - override offload: "true".'
@@ -87,6 +87,12 @@ def explain(error: BaseException) -> str:
         return _unknown_key(unknown[2], unknown[1], cause)
     if "Config group override must be a string or a list" in text:
         return BARE_BOOLEAN
+    if "Cannot merge DictConfig with ListConfig" in text:
+        where = text.partition(":")[0].replace("In ", "")
+        return (
+            f"{where}: a list stands there for a group, as in packing: [none, bfd]. For several options, write "
+            "packing: none,bfd under hydra: sweeper: params:, and run the file with -m."
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     noise = r"(Config search path|Search path|provider=|full_key|object_type)"
     kept = [line for line in lines if not re.match(noise, line)]
@@ -96,7 +102,6 @@ def explain(error: BaseException) -> str:
 def _unknown_key(full_key: str, key: str, cause: BaseException) -> str:
     parent = getattr(cause, "parent_node", None)
     names = [str(name) for name in parent] if isinstance(parent, DictConfig) else []
-    near = difflib.get_close_matches(key, names, n=1)
     path = full_key.rpartition(".")[0]
     if path == "trainer" and isinstance(parent, DictConfig):
         fields = OmegaConf.to_container(parent, resolve=False)
@@ -104,8 +109,8 @@ def _unknown_key(full_key: str, key: str, cause: BaseException) -> str:
         instead = instead_of_trainer(key, {str(name): value for name, value in fields.items()})
         if instead:
             return f"{full_key}: {key} is an argument of TRL's. Type {instead}."
-    if near:
-        return f"{full_key}: there is no {key} here. Did you mean {path + '.' if path else ''}{near[0]}?"
+    if meant := did_you_mean(key, names, before=f"{path}." if path else ""):
+        return f"{full_key}: there is no {key} here. {meant}"
     group = path.partition(".")[0]
     having = [f"{group}={name}" for name in groups().get(group, []) if key in option(group, name)]
     advice = f" {' and '.join(having)} {'have' if len(having) > 1 else 'has'} it." if having and path == group else ""

@@ -1,6 +1,7 @@
 """Where conf/ is, and what its option files say, read as plain YAML. No Hydra in here."""
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ def sweeps_dir() -> Path:
 
 def groups(*folders: Path) -> dict[str, list[str]]:
     """Group name to its options, sorted, over conf/ and any folders of the user's own that hold groups."""
+    return _groups_in(*folders) if folders else _shipped_groups()
+
+
+@functools.cache
+def _shipped_groups() -> dict[str, list[str]]:
+    return _groups_in()
+
+
+def _groups_in(*folders: Path) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for folder in (conf_dir(), *folders):
         for group in sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "hydra"):
@@ -61,10 +71,14 @@ def acts_on() -> dict[str, tuple[str, ...]]:
 @functools.cache
 def values_not_taken(trainer: str) -> tuple[str, ...]:
     """Keys of config.yaml that fill an argument of some trainer, as `max_length`, and none of this one."""
-    filled = {name: {str(value) for value in option("trainer", name)["sets"].values()} for name in groups()["trainer"]}
-    others = set().union(*filled.values()) - filled[trainer]
-    keys = (value.removeprefix("${").removesuffix("}") for value in sorted(others))
-    return tuple(key for key in keys if key in primary())
+    filling = {name: {*filling_keys(option("trainer", name)["sets"]).values()} for name in groups()["trainer"]}
+    others = set().union(*filling.values()) - filling[trainer]
+    return tuple(key for key in sorted(others) if key in primary())
+
+
+def filling_keys(sets: Mapping[str, Any]) -> dict[str, str]:
+    """TRL's arguments to the keys that fill them, from a trainer's file, where `max_length: ${max_length}` says so."""
+    return {argument: str(value).removeprefix("${").removesuffix("}") for argument, value in sets.items()}
 
 
 @functools.cache

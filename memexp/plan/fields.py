@@ -1,13 +1,15 @@
 """Which arguments each TRL config takes, from a shipped table, so that a typo is found without importing TRL."""
 
-import difflib
 import functools
 import json
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from memexp.plan.plan import PlanError
+from memexp.plan.suggest import did_you_mean
+from memexp.plan.values import show
 
 # What memexp decides for every cell, with the reason. A user's trainer.args cannot set these.
 ALWAYS: dict[str, Any] = {
@@ -35,12 +37,37 @@ OWNED = {
     "packing_strategy": "packing=bfd",
     "deepspeed": "launch=zero3",
     "model_init_kwargs": "precision=… and attention=…",
+    "fsdp": "launch=zero3",
+    "fsdp_config": "launch=zero3",
+    "learning_rate": "learning_rate=2e-5",
+    "trust_remote_code": "model.trust_remote_code=true",
+    "reward_model_path": "trainer.reward=MODULE.FUNCTION",
 }
+# A cell trains and measures. It evaluates, saves, resumes and publishes nothing, so that these would change nothing.
+_WITHOUT_EFFECT = re.compile(
+    "(do|eval|save|hub|trackio)_|push_to_hub|per_device_eval_batch_size|num_generations_eval|load_best_model_at_end"
+    "|metric_for_best_model|greater_is_better|batch_eval_metrics|prediction_loss_only|include_for_metrics"
+    "|(bf|fp)16_full_eval|resume_from_checkpoint|restore_callback_states_from_checkpoint|ignore_data_skip"
+    "|enable_jit_checkpoint|log_completions_hub_repo|run_name|project"
+)
+# Where TRL takes null beside its default, a number or a flag.
+NULL_TOO = {
+    *("max_length", "num_generations", "max_completion_length", "shuffle_dataset", "remove_unused_columns"),
+    *("vllm_importance_sampling_clip_max", "vllm_gpu_memory_utilization"),
+}
+
+
+def has_no_effect(name: str) -> bool:
+    """Whether an argument is about what no cell does: to evaluate, to save, to publish."""
+    return _WITHOUT_EFFECT.match(name) is not None
 
 
 @functools.cache
 def trl_fields() -> dict[str, Any]:
-    """{"trl": version, "configs": {class: {field: default}}}, made by tools/make_trl_fields.py."""
+    """{"trl": version, "configs": {class: {field: default}}, "null_types": {field: type}}, of tools/make_trl_fields.py.
+
+    `null_types` says of a field whose default is null which plain type TRL's annotation has beside it, if it has one.
+    """
     table: dict[str, Any] = json.loads(Path(__file__).with_name("trl_fields.json").read_text(encoding="utf-8"))
     return table
 
@@ -62,8 +89,7 @@ def check_trainer_args(
     fields = config_fields(config_class)
     for name, value in args.items():
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            hint = f"Did you mean trainer.args.{near[0]}?" if near else "See TRL's documentation for its arguments."
+            hint = did_you_mean(name, fields, "See TRL's documentation for its arguments.", before="trainer.args.")
             version = trl_fields()["trl"]
             raise PlanError(f"trainer.args.{name}: {config_class} of TRL {version} has no argument {name}. {hint}")
         instead = OWNED.get(name) or (f"{taken[name]}=…" if name in taken else None)
@@ -73,12 +99,25 @@ def check_trainer_args(
             )
         if instead:
             raise PlanError(f"trainer.args.{name}: memexp sets {name} from a key of its own. Type {instead} instead.")
+        if has_no_effect(name):
+            raise PlanError(
+                f"trainer.args.{name}: a cell trains and measures; it evaluates, saves and publishes nothing, so that "
+                f"{name} would have no effect. Leave it out."
+            )
         _check_type(name, value, fields[name])
 
 
 def _check_type(name: str, value: Any, default: Any) -> None:
-    """A number where TRL's default is a number, true or false where it is one; a null default says nothing."""
-    wanted = {bool: "true or false", int: "a number", float: "a number"}.get(type(default))
-    fits = isinstance(value, bool) == isinstance(default, bool) and isinstance(value, bool | int | float)
-    if wanted is not None and value is not None and not fits:
-        raise PlanError(f"trainer.args.{name}={value}: TRL takes {wanted} for {name}, as in its default {default}.")
+    """A number where TRL's default is a number, true or false where it is one; behind a null default TRL's own type."""
+    kind = trl_fields()["null_types"].get(name) if default is None else type(default).__name__
+    if kind not in _TAKES or (value is None and (default is None or name in NULL_TOO)):
+        return
+    values = value if kind == "list[float]" and isinstance(value, list) else [value]
+    is_list = isinstance(value, list) == (kind == "list[float]")
+    if is_list and all(isinstance(v, bool) == (kind == "bool") and isinstance(v, bool | int | float) for v in values):
+        return
+    beside = "" if default is None else f", as in its default {show(default)}"
+    raise PlanError(f"trainer.args.{name}={show(value)}: TRL takes {_TAKES[kind]} for {name}{beside}.")
+
+
+_TAKES = {"bool": "true or false", "int": "a number", "float": "a number", "list[float]": "a list of numbers"}

@@ -34,6 +34,7 @@ def each_process_has_a_gpu(plan: Plan, machine: Machine) -> Refusal | None:
             "unsupported",
             f"launch={launch} runs in {processes} processes, and backend=simulate has one card and nothing between "
             "cards. Type backend=cpu, or launch=single.",
+            "another backend",
         )
     if plan.work.backend == "cuda" and 0 < found < processes:
         shown = "1 is shown" if found == 1 else f"{found} are shown"
@@ -41,6 +42,7 @@ def each_process_has_a_gpu(plan: Plan, machine: Machine) -> Refusal | None:
             "needs_hardware",
             f"launch.processes={processes}: each process needs a GPU of its own, and {shown} here. "
             + (f"Type launch.processes={found}." if found > 1 else "Type launch=single, or backend=cpu."),
+            "a GPU for each process",
         )
     return None
 

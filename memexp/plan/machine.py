@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from memexp import nvml
 from memexp.frozen import Frozen
 
 
 @dataclass(frozen=True)
 class Machine(Frozen):
     """`gpus` are the names of those that the driver shows and `CUDA_VISIBLE_DEVICES` leaves, `gpu_uuids` what to type
-    there for each; `torch_cuda` is the CUDA torch was built for, None on a CPU build.
+    there for each; `torch_cuda` is the CUDA torch was built for, None on a CPU build; `driver` is its version, if any.
 
     A GPU that the driver shows while torch is a CPU build is a missing package, not a machine without a GPU.
     """
@@ -24,6 +25,7 @@ class Machine(Frozen):
     torch_cuda: str | None = None
     packages: tuple[str, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
+    driver: str | None = None
 
     @property
     def backend(self) -> str:
@@ -34,7 +36,16 @@ class Machine(Frozen):
         return module in self.packages
 
 
-OPTIONAL_PACKAGES = ("bitsandbytes", "deepspeed", "flash_attn", "flash_attn_interface", "kernels", "vllm", "wandb")
+OPTIONAL_PACKAGES = (
+    "bitsandbytes",
+    "deepspeed",
+    "flash_attn",
+    "flash_attn_interface",
+    "kernels",
+    "liger_kernel",
+    "vllm",
+    "wandb",
+)
 
 
 @functools.cache
@@ -43,7 +54,7 @@ def this_machine() -> Machine:
     packages = tuple(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is not None)
     gpus = visible(_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
     names, uuids = tuple(name for _, name in gpus), tuple(uuid for uuid, _ in gpus)
-    return Machine(gpus=names, torch_cuda=_torch_cuda(), packages=packages, gpu_uuids=uuids)
+    return Machine(names, _torch_cuda(), packages, uuids, _driver())
 
 
 def visible(gpus: Sequence[tuple[str, str]], asked: str | None) -> tuple[tuple[str, str], ...]:
@@ -71,19 +82,24 @@ def visible(gpus: Sequence[tuple[str, str]], asked: str | None) -> tuple[tuple[s
 
 
 def _gpus() -> tuple[tuple[str, str], ...]:
+    library = nvml.opened()
+    if library is None:
+        return ()
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        found = [(pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-        return tuple((_text(uuid), _text(name)) for uuid, name in found)
-    except Exception:  # no library, no driver, no permission: whatever the driver says, there is no GPU to be used
+        handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
+        return tuple((library.nvmlDeviceGetUUID(handle), library.nvmlDeviceGetName(handle)) for handle in handles)
+    except library.NVMLError:  # whatever the driver says, there is no GPU to be used
         return ()
 
 
-def _text(said: object) -> str:
-    return said.decode() if isinstance(said, bytes) else str(said)
+def _driver() -> str | None:
+    library = nvml.opened()
+    if library is None:
+        return None
+    try:
+        return str(library.nvmlSystemGetDriverVersion())
+    except library.NVMLError:
+        return None
 
 
 def _torch_cuda() -> str | None:

@@ -12,15 +12,15 @@ from typing import Any
 from omegaconf import DictConfig
 
 from memexp.plan import conf
-from memexp.plan.allocator_keys import check_allocator_conf
 from memexp.plan.fields import ALWAYS, check_trainer_args, config_fields
 from memexp.plan.launch_rules import is_zero3
-from memexp.plan.lengths import length_distribution
+from memexp.plan.length_distributions import length_distribution
 from memexp.plan.machine import Machine
 from memexp.plan.plan import Budget, Model, Plan, PlanError, Technique, Trainer, Work
 from memexp.plan.resolve import resolve
 from memexp.plan.trusted import check_environment, check_options
 from memexp.plan.values import check_values, select, show
+from memexp.simulate.allocator.keys import check_allocator_conf
 
 # What TRL's trainers can train on, each under its own name.
 COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected", "text", "input_ids", "labels")
@@ -92,19 +92,14 @@ def _args(job: dict[str, Any], files: dict[str, dict[str, Any]]) -> dict[str, An
     off = {name: value for name, value in _merged(files, "args").items() if name in fields}
     techniques = {**off, **_merged(on, "args")}
     owner = {name: group for group, file in files.items() for name in file.get("args") or {}}
+    filling = conf.filling_keys(conf.option("trainer", trainer["name"])["sets"])  # as written, and not as resolved
     taken = {
-        **{name: _key_of(job, name) for name in sets},
+        **{name: filling[name] for name in sets},
         **dict.fromkeys(job["backend"].get("args", {}), "backend"),
         **owner,
     }
     check_trainer_args(trainer["args"] or {}, trainer["config_class"], taken, always)
     return {**memexp, **techniques, **(trainer["args"] or {})}
-
-
-def _key_of(job: dict[str, Any], argument: str) -> str:
-    """The key of config.yaml that fills an argument, read from the trainer's file: `max_length: ${max_length}`."""
-    written = conf.option("trainer", job["trainer"]["name"])["sets"][argument]
-    return str(written).removeprefix("${").removesuffix("}")
 
 
 def _merged(files: dict[str, dict[str, Any]], part: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ It works on Hydra's parsed overrides and not on text, so that `offload=true,fals
 `offload=True` all mean the same, and a quoted value stays what it is.
 """
 
-import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +24,8 @@ from hydra.errors import HydraException
 
 from memexp.plan.conf import conf_dir, option, primary
 from memexp.plan.plan import PlanError
+from memexp.plan.suggest import did_you_mean
+from memexp.plan.synonyms import instead_of
 from memexp.plan.unknown_key import instead_of_root
 from memexp.plan.values import show
 
@@ -61,13 +63,13 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     """Hydra's parser, with its error turned into a PlanError."""
     parser = OverridesParser.create()
     parsed = []
-    for text in overrides:
+    for before, text, after in zip(("", *overrides), overrides, (*overrides[1:], ""), strict=False):
         if not isinstance(text, str):
             raise PlanError(f"{text!r} is no text: an override is a string such as 'packing=bfd'.")
         try:
             parsed.append(parser.parse_override(_one_value(text)))
         except HydraException as error:
-            raise PlanError(_unparsable(text)) from error
+            raise PlanError(_unparsable(text, before, after)) from error
     return parsed
 
 
@@ -95,12 +97,11 @@ def _normalise(override: Override, groups: dict[str, list[str]], chosen: dict[st
         _check_key(override, groups, chosen)
         return f"++{line}"
     if key in groups and override.package is None and override.value_type is not None:
-        if override._value is None:
-            raise PlanError(f"{line}: {key} is one of its options: {', '.join(groups[key])}.")
+        _check_each_names_one(override, groups[key])
         if isinstance(override._value, Glob) and not override._value.filter(groups[key]):
             raise PlanError(f"{line}: {key} has no such option. Its options: {', '.join(groups[key])}.")
         value: Any = _named(override._value)
-        _check_options(key, _elements(value), groups[key])
+        _check_options(key, _elements(value), groups)
         # Only what holds a boolean is written anew: Hydra's own text of a glob, say, is not an override any more.
         return line if value == override._value else f"{_PREFIX[override.type]}{key}={_text(value)}"
     _check_key(override, groups, chosen)
@@ -143,12 +144,25 @@ def _elements(value: Any) -> list[str]:
     return [str(text) for text in texts if isinstance(text, str | int | float)]
 
 
-def _check_options(group: str, names: list[str], options: list[str]) -> None:
+def _check_each_names_one(override: Override, options: list[str]) -> None:
+    key, value = override.key_or_group, override._value
+    elements = value.list if isinstance(value, ChoiceSweep) else [value]
+    if any(isinstance(element, list) for element in elements):
+        # Hydra would merge the files of a list, and the cell would be a mixture that has no name.
+        names = ",".join(dict.fromkeys(re.findall(r"[^\[\], '\"]+", _value_text(override))))
+        raise PlanError(f"{override.input_line}: {key} takes one option; for several: -m {key}={names}.")
+    if any(element is None or isinstance(element, dict) for element in elements):
+        raise PlanError(f"{override.input_line}: {key} is one of its options: {', '.join(options)}.")
+
+
+def _check_options(group: str, names: list[str], groups: Mapping[str, list[str]]) -> None:
+    options = groups[group]
     for name in names:
         if options and name not in options and "${" not in name:
-            near = difflib.get_close_matches(name, options, n=1)
-            hint = f"Did you mean {group}={near[0]}? " if near else ""
-            raise PlanError(f"{group}={name}: {group} has no option {name}. {hint}Its options: {', '.join(options)}.")
+            instead = instead_of(group, name, groups)
+            meant = f"Did you mean {instead}?" if instead else did_you_mean(name, options, before=f"{group}=")
+            said = f"{group}={name}: {group} has no option {name}. {meant}".rstrip()
+            raise PlanError(f"{said} Its options: {', '.join(options)}.")
 
 
 def _check_key(override: Override, groups: dict[str, list[str]], chosen: dict[str, list[str]]) -> None:
@@ -175,10 +189,9 @@ def _check_key(override: Override, groups: dict[str, list[str]], chosen: dict[st
         if root in values and isinstance(override._value, Sweep | str | int | float | bool | None.__class__):
             _check_leaf(key, root, override)
         return
-    instead = instead_of_root(key, chosen, _MADE | _MADE_KEYS)
-    near = difflib.get_close_matches(root, known, n=1)
-    hint = f"Did you mean {near[0]}?" if near else "python -m memexp --help lists what there is."
-    hint = f"Type {instead}." if instead else hint
+    instead = instead_of_root(key, chosen, _MADE | _MADE_KEYS) or instead_of(key, _value_text(override), groups)
+    meant = did_you_mean(root, known, "python -m memexp --help lists what there is.")
+    hint = f"Type {instead}." if instead else meant
     raise PlanError(f"{override.input_line}: there is no {root}. {hint}")
 
 
@@ -197,8 +210,7 @@ def _check_leaf(key: str, root: str, override: Override) -> None:
         )
     leaf = key.partition(".")[2]
     if isinstance(default, dict) and leaf not in default:
-        near = difflib.get_close_matches(leaf, default, n=1)
-        hint = f"Did you mean {root}.{near[0]}?" if near else f"It has {', '.join(default)}."
+        hint = did_you_mean(leaf, default, f"It has {', '.join(default)}.", before=f"{root}.")
         raise PlanError(f"{override.input_line}: {root} has no {leaf}. {hint}")
 
 
@@ -211,7 +223,25 @@ def _one_value(text: str) -> str:
     return f"{key}='{value}'" if key == "baseline" and value[:1] not in ("'", '"', "") and value != "null" else text
 
 
-def _unparsable(text: str) -> str:
+def typed_twice(overrides: Sequence[str]) -> list[str]:
+    """A line for each key that has several values, of which Hydra takes the last: a script's `"$@"` relies on that."""
+    typed: dict[str, dict[str, None]] = {}
+    for line in overrides:
+        typed.setdefault(line.partition("=")[0].lstrip("+"), {})[line] = None
+    several = {key: " ".join(lines) for key, lines in typed.items() if len(lines) > 1}
+    return [f"{lines}: {key} is typed twice, and the last counts." for key, lines in several.items()]
+
+
+def _value_text(override: Override) -> str:
+    return (override.input_line or "").partition("=")[2]
+
+
+def _unparsable(text: str, before: object, after: object) -> str:
+    """`before` and `after` are its neighbours, empty where it has none: a shell takes words apart at their spaces."""
+    if text.endswith(",") and "=" in text and after and "=" not in str(after):
+        return f"{text} {after}: no space stands after a comma. Type {text}{after}."
+    if "=" not in text and "=" in str(before):
+        return f'{text!r} is no KEY=VALUE. Where it belongs to the value before it, quote the whole: "{before} {text}".'
     if "=" not in text:
         return f"{text!r} is no KEY=VALUE. Type for example packing=bfd, or python -m memexp --help."
     key, _, value = text.partition("=")

@@ -18,10 +18,15 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Refusal(Frozen):
-    """Why a combination cannot run. `kind` is one of `memexp.results.record.REASON_KINDS`."""
+    """Why a combination cannot run. `kind` is one of `memexp.results.record.REASON_KINDS`.
+
+    Where something is missing, `missing` names it, `a GPU` or a package, and `remedy` says how to get that package.
+    """
 
     kind: str
     reason: str
+    missing: str | None = None
+    remedy: str | None = None
 
 
 @dataclass(frozen=True)

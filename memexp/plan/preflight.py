@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from memexp.plan import launch_rules, trainer_rules, vllm_rules
+from memexp.plan import argument_rules, launch_rules, trainer_rules, vllm_rules
 from memexp.plan.machine import Machine
 from memexp.plan.plan import Plan, Refusal, Technique
 
@@ -86,6 +86,33 @@ def quantized_weights_need_adapters(plan: Plan, machine: Machine) -> Refusal | N
     return None
 
 
+def a_quantized_reward_model_needs_autocast(plan: Plan, machine: Machine) -> Refusal | None:
+    # trl 1.16, RewardTrainer: with quantised weights all that is trained becomes bf16. An adapter casts its input to
+    # that, the new head of one number does not, and step 1 raises.
+    args, trainer = plan.work.trainer.args, plan.work.trainer
+    quantized = plan.work.model.kwargs.get("quantization") and trainer.task == "SEQ_CLS"
+    if not quantized or args.get("bf16") or args.get("fp16"):
+        return None
+    return Refusal(
+        "conflict",
+        f"trainer={trainer.name} with quantization={plan.choices['quantization']} and precision="
+        f"{plan.choices['precision']} raises at the first step: TRL 1.16 makes the reward's head bf16. "
+        "Type precision=bf16.",
+    )
+
+
+def dora_reads_quantized_weights(plan: Plan, machine: Machine) -> Refusal | None:
+    # peft 0.21 with bitsandbytes 0.50.2: DoRA turns a layer's weights back for their norm, and the second step in
+    # 8 bits raises for a scale that is gone. A simulated tensor of 4 bits cannot be turned back so.
+    bits = (plan.work.model.kwargs.get("quantization") or {}).get("bits")
+    if not (plan.work.peft or {}).get("use_dora") or not (bits == 8 or (bits == 4 and plan.work.backend == "simulate")):
+        return None
+    typed = f"peft={plan.choices['peft']} with quantization={plan.choices['quantization']}"
+    if bits == 8:
+        return Refusal("conflict", f"{typed} raises at the second step. Type quantization=nf4, or peft=lora.")
+    return Refusal("unsupported", f"{typed} is not simulated. Type peft=lora, or backend=cpu or backend=cuda.")
+
+
 def flash_attention_takes_half_precision(plan: Plan, machine: Machine) -> Refusal | None:
     # flash-attn 2 and 3: "FlashAttention only support fp16 and bf16 data type".
     attention, args = plan.choices["attention"], plan.work.trainer.args
@@ -123,12 +150,14 @@ def backend_is_here(plan: Plan, machine: Machine) -> Refusal | None:
         return Refusal(
             "needs_hardware",
             "backend=cuda needs an NVIDIA GPU, and the driver shows none here. Type backend=simulate or backend=cpu.",
+            "a GPU",
         )
     if machine.torch_cuda is None:
         return Refusal(
             "needs_package",
             f"backend=cuda: the driver shows {machine.gpus[0]}, but this torch is built for the CPU only. "
             "Install a CUDA build of torch, or type backend=simulate.",
+            "a CUDA build of torch",
         )
     return None
 
@@ -147,6 +176,13 @@ def paths_are_there(plan: Plan, machine: Machine) -> Refusal | None:
     if data["kind"] == "jsonl" and "sha256" not in data:
         kind = "is a folder" if Path(str(data["path"])).is_dir() else "is not there"
         return Refusal("not_found", f"data.path={data['path']} {kind}. Type the path of a JSONL file.")
+    template = plan.work.trainer.args.get("chat_template_path")
+    if template is not None and not Path(str(template)).exists() and str(template).count("/") != 1:
+        return Refusal(
+            "not_found",
+            f"trainer.args.chat_template_path={template} is not there. Type a file, a folder with a tokenizer, or its "
+            "name on the hub.",
+        )
     path = plan.work.model.path
     # A hub name is org/name; anything else that does not exist is a mistyped path.
     if path is not None and not Path(path).exists() and (path.startswith((".", "/", "~")) or path.count("/") != 1):
@@ -165,34 +201,43 @@ def _need(need: str, technique: Technique, plan: Plan, machine: Machine) -> Refu
     if need == "accelerator":
         if plan.work.backend != "cpu":
             return None
-        return Refusal("needs_hardware", f"{typed} needs a GPU, and this cell runs on the CPU (backend=cpu).")
+        return Refusal("needs_hardware", f"{typed} needs a GPU, and this cell runs on the CPU (backend=cpu).", "a GPU")
+    if need == "cuda":
+        if plan.work.backend == "cuda":
+            return None
+        return Refusal(
+            "needs_hardware",
+            f"{typed} runs compiled code on a GPU, and this cell has none (backend={plan.work.backend}).",
+            "a GPU",
+        )
     if need == "zero3":
         reason = f"{typed} is about weights that ZeRO-3 has split, and TRL ignores it elsewhere. Type launch=zero3."
-        return None if launch_rules.is_zero3(plan.work) else Refusal("unsupported", reason)
+        return None if launch_rules.is_zero3(plan.work) else Refusal("unsupported", reason, "launch=zero3")
     # A simulated GPU has attention kernels of its own, by name.
     simulated = plan.work.backend == "simulate" and need in ("flash_attn", "flash_attn_interface", "kernels")
     if machine.has(need) or simulated:
         return None
     if need == "flash_attn_interface":
-        source = "https://github.com/Dao-AILab/flash-attention, folder hopper"
-        return Refusal(
-            "needs_package", f"{typed} needs the package flash-attn-3, which is built from source: {source}."
-        )
+        remedy = "built from source: https://github.com/Dao-AILab/flash-attention, folder hopper"
+        reason = f"{typed} needs the package flash-attn-3, which is {remedy}."
+        return Refusal("needs_package", reason, need, remedy)
     extra = {"bitsandbytes": "quantization", "flash_attn": "flash", "kernels": "flash"}.get(need, need)
-    return Refusal(
-        "needs_package",
-        f"{typed} needs the package {need}, which is not installed. Type pip install 'memexp[{extra}]'.",
-    )
+    remedy = f"pip install 'memexp[{extra}]'"
+    reason = f"{typed} needs the package {need}, which is not installed. Type {remedy}."
+    return Refusal("needs_package", reason, need, remedy)
 
 
 RULES: tuple[Rule, ...] = (
     *trainer_rules.RULES,
     *launch_rules.RULES,
+    *argument_rules.RULES,
     padding_free_cuts_nothing,
     packing_needs_a_length,
     selective_without_adapters,
     selective_keeps_a_kernels_output,
     quantized_weights_need_adapters,
+    a_quantized_reward_model_needs_autocast,
+    dora_reads_quantized_weights,
     backend_is_here,
     *vllm_rules.RULES,
     needs_are_met,

@@ -13,7 +13,7 @@ from memexp.plan import conf
 from memexp.plan.compose import user_errors
 from memexp.plan.machine import Machine
 from memexp.plan.plan import PlanError
-from memexp.plan.values import select
+from memexp.plan.values import select, show
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
@@ -25,18 +25,38 @@ def resolve(cfg: DictConfig, options: dict[str, Any], machine: Machine) -> dict[
     """
     with user_errors():
         job = {str(key): _plain(value) for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
+    for group in conf.group_defaults():
+        # Hydra merges the files of a list, and leaves such a group out of its choices.
+        if group not in options and isinstance(job.get(group), dict):
+            raise PlanError(
+                f"{group}: a list under defaults names several of its options, and a cell takes one; for several: "
+                f"-m {group}=OPTION,OPTION."
+            )
     for group, name in options.items():
         # An experiment stands for keys of the other groups, and has none of its own.
         if name is not None and group != "experiment" and not isinstance(job.get(group), dict):
-            raise PlanError(
-                f"{group}={name}: an option is a set of values, and something took its place. Leave that out."
-            )
+            raise PlanError(_in_place_of_an_option(group, job.get(group)))
     if options["backend"] == "auto":
         _stand_in(job, options, "backend", machine.backend)
     for group in [group for group, name in options.items() if name == "auto"]:
         _stand_in(job, options, group, job[group]["auto"][options["backend"]])
     resolved: dict[str, Any] = _resolved(job, job, "")
     return resolved
+
+
+def _in_place_of_an_option(group: str, value: Any) -> str:
+    """A config file that says `packing: bfd` among its values, where Hydra reads options in its defaults alone."""
+    if isinstance(value, list):
+        listed = ",".join(map(show, value))
+        return (
+            f"{group}: {show(value)} in a config file chooses no option. For several, write {group}: {listed} under "
+            "hydra: sweeper: params:, and run the file with -m."
+        )
+    written = f'"{show(value)}"' if isinstance(value, bool | int | None) else value
+    return (
+        f"{group}: {show(value)} in a config file chooses no option. Under defaults, behind - config, write "
+        f"- override /{group}: {written}."
+    )
 
 
 def _plain(value: Any) -> Any:

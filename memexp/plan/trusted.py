@@ -6,7 +6,6 @@ those that ship. What the user types as `trainer.reward` is code that is asked f
 `model.trust_remote_code=true`.
 """
 
-import difflib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from memexp.plan import conf
 from memexp.plan.plan import PlanError
+from memexp.plan.suggest import did_you_mean
 
 CLASSES = ("trl.",)
 # Hydra takes plugins from the first two alone; its own callbacks only log and pickle.
@@ -78,10 +78,8 @@ def _check_shape(group: str, name: str, given: Any) -> None:
 def _check_names(path: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            raise PlanError(
-                f"{path}{key}: nothing reads it. " + (f"Did you mean {path}{near[0]}?" if near else "Leave it out.")
-            )
+            hint = did_you_mean(str(key), known, "Leave it out.", before=path)
+            raise PlanError(f"{path}{key}: nothing reads it. {hint}")
 
 
 @functools.cache

@@ -1,29 +1,32 @@
 """A key that does not exist where it was typed, and the place where it does: a field of an option, an argument of TRL.
 
-Only exact names are found here; typos are for difflib, where the key is refused.
+Only exact names are found here; typos are for `memexp.plan.suggest`.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memexp.plan.conf import conf_dir, group_defaults, groups, option
-from memexp.plan.fields import ALWAYS, OWNED, trl_fields
+from memexp.plan.conf import conf_dir, filling_keys, group_defaults, groups, option
+from memexp.plan.fields import ALWAYS, OWNED, has_no_effect, trl_fields
 
 
 def instead_of_root(key: str, chosen: Mapping[str, Sequence[str]], hidden: set[str]) -> str | None:
     """What to type for `key` without a group in front, `trainer.num_generations=…`; None where nothing has it.
 
     `chosen` are the options typed for each group, the others have their default; `hidden` are fields nobody sets. Where
-    only another option has the key, that is said: `peft.r=… with peft=lora`.
+    only other options have the key, they are said: `peft.r=… with peft=dora, lora or rslora`.
     """
     for group, default in group_defaults().items():
         for name in chosen.get(group) or [str(default)]:
             if typed := _instead(key, group, name, hidden):
                 return typed
     for group in group_defaults():
-        for name in groups().get(group, ()):
-            if typed := _instead(key, group, name, hidden):
-                return f"{typed} with {group}={name}"
+        having = {name: typed for name in groups().get(group, ()) if (typed := _instead(key, group, name, hidden))}
+        if having:
+            typed = next(iter(having.values()))
+            *others, last = (name for name, said in having.items() if said == typed)
+            names = f"{', '.join(others)} or {last}" if others else last
+            return f"{typed} with {group}={names}"
     return None
 
 
@@ -42,8 +45,8 @@ def instead_of_trainer(key: str, trainer: Mapping[str, Any]) -> str | None:
     arguments = trl_fields()["configs"].get(trainer.get("config_class"), {})
     if key in OWNED:
         return OWNED[key] if key in arguments else None
-    own = (trainer.get("sets") or {}).get(key)
+    own = filling_keys(trainer.get("sets") or {}).get(key)
     if own is not None:
-        return f"{str(own).removeprefix('${').removesuffix('}')}=…"
-    is_fixed = key in ALWAYS or key in (trainer.get("always") or {})
+        return f"{own}=…"
+    is_fixed = key in ALWAYS or key in (trainer.get("always") or {}) or has_no_effect(key)
     return f"trainer.args.{key}=…" if key in arguments and not is_fixed else None

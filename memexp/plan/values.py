@@ -1,6 +1,7 @@
 """The plain values of config.yaml: what each may be. A bad one stops everything before a cell is planned."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,8 @@ CHOICES = {
 }
 # The statuses of a record, and cells whose code or libraries have changed since.
 RERUN = ("ok", "oom", "refused", "failed", "timeout", "killed", "changed")
+_FROM_TO = re.compile(r"(\d{1,9})(?:-|:|\.\.)(\d{1,9})")  # 1-8, which no key takes
+_FRONTIERS = ("batch_size", "max_length")  # what `memexp frontier` searches
 BUDGETS = ("budget.tokens", "budget.epochs", "budget.steps")
 
 
@@ -139,9 +142,20 @@ def _check(key: str, value: Any, rule: Rule) -> None:
     typed = f"{key}={show(value)}"
     if not _is(value, rule.kind):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a set of values"}
-        raise PlanError(f"{typed}: {key} is {names[rule.kind]}. Type for example {rule.example}.")
+        raise PlanError(f"{typed}: {key} is {names[rule.kind]}. Type for example {_example(key, value, rule)}.")
     if rule.minimum is not None and not rule.minimum <= value <= (math.inf if rule.maximum is None else rule.maximum):
         raise PlanError(f"{typed}: {key} must be {_bounds(rule)}. Type for example {rule.example}.")
+
+
+def _example(key: str, value: Any, rule: Rule) -> str:
+    found = _FROM_TO.fullmatch(str(value))
+    if found is None or rule.kind is not int:
+        return rule.example
+    first, last = int(found[1]), int(found[2])
+    between = [2**power for power in range(40) if first < 2**power < last]
+    several = f"-m {key}={','.join(map(str, (first, *between, last)))}"
+    limit = f", or memexp frontier {key}={first}:{last} for the largest that fits" if key in _FRONTIERS else ""
+    return f"{several}{limit}"
 
 
 def _bounds(rule: Rule) -> str:

@@ -8,17 +8,13 @@ import datasets
 import torch
 import transformers
 
+from memexp.plan.library_arguments import MODEL_CLASSES, head_arguments, lora_arguments
 from memexp.plan.plan import Model, Plan
 from memexp.plan.trusted import check_class
 from memexp.run.data import ASSETS
+from memexp.run.own_reward import load_reward
 from memexp.run.quantize import quantization_config, random_quantized
 from memexp.run.refusal import Refused
-
-# What a model is for, by PEFT's name for it; a classifier's one label is the reward.
-FAMILIES: dict[str, Any] = {
-    "CAUSAL_LM": transformers.AutoModelForCausalLM,
-    "SEQ_CLS": transformers.AutoModelForSequenceClassification,
-}
 
 
 def build_tokenizer(plan: Plan) -> transformers.PreTrainedTokenizerBase:
@@ -27,11 +23,15 @@ def build_tokenizer(plan: Plan) -> transformers.PreTrainedTokenizerBase:
     if model.weights == "random":
         return transformers.AutoTokenizer.from_pretrained(ASSETS / "tokenizer")
     try:
-        return transformers.AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             model.path, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
-    except (OSError, ValueError) as error:
-        raise _cannot_load(model, error) from error
+    except Exception as error:  # whatever a damaged file makes of it
+        raise _cannot_load(model, error, "the tokenizer of ") from error
+    # transformers 5.24 makes an empty one of the model's kind where a folder has no file of any.
+    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
+        raise Refused("not_found", f"model.path={model.path} has no tokenizer. Give its tokenizer.json as well.")
+    return tokenizer
 
 
 def build_config(model: Model) -> Any:
@@ -50,13 +50,21 @@ def build_model(plan: Plan, config: Any) -> Any:
     """The model in the plan's dtype. Random weights are drawn from the plan's seed; a simulated GPU loads no others."""
     model = plan.work.model
     kwargs = dict(model.kwargs)
-    dtype = getattr(torch, kwargs.pop("dtype"))
-    quantization = _quantization(kwargs.pop("quantization", None), plan)
-    family = FAMILIES[plan.work.trainer.task]
-    head = {"num_labels": 1} if plan.work.trainer.task == "SEQ_CLS" else {}
+    use_kernels = kwargs.pop("use_kernels", False)
+    family = getattr(transformers, MODEL_CLASSES[plan.work.trainer.task])
+    head = head_arguments(plan.work.trainer.task)
     for name, value in head.items():
         setattr(config, name, value)
     transformers.set_seed(plan.work.seed)
+    built = _built(plan, config, family, head, kwargs)
+    if use_kernels:
+        built.set_use_kernels(True)
+    return built
+
+
+def _built(plan: Plan, config: Any, family: Any, head: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+    model, dtype = plan.work.model, getattr(torch, kwargs.pop("dtype"))
+    quantization = _quantization(kwargs.pop("quantization", None), plan)
     if model.weights == "random" or plan.work.backend == "simulate":
         kwargs |= {"dtype": dtype, "trust_remote_code": model.trust_remote_code}
         if quantization is not None:
@@ -99,32 +107,16 @@ def build_trainer(
 ) -> Any:
     """The trainer, its dataset prepared. `cls` is TRL's class or a subclass that measures."""
     peft_config = None
-    if plan.work.peft is not None:
+    lora = lora_arguments(plan.work)
+    if lora is not None:
         import peft
 
-        fields = dict(plan.work.peft)
-        # peft reads a bare string as a pattern for whole names; a user means one of the layers of that name.
-        if isinstance(fields["target_modules"], str) and fields["target_modules"] != "all-linear":
-            fields["target_modules"] = [fields["target_modules"]]
-        peft_config = peft.LoraConfig(task_type=plan.work.trainer.task, **fields)
+        peft_config = peft.LoraConfig(**lora)
     reward = plan.work.trainer.reward
-    rewards = {"reward_funcs": [_reward(reward)]} if reward is not None else {}
+    rewards = {"reward_funcs": [load_reward(reward)]} if reward is not None else {}
     return cls(
         model=model, args=args, train_dataset=rows, processing_class=tokenizer, peft_config=peft_config, **rewards
     )
-
-
-def _reward(path: str) -> Any:
-    """The user's own function, or the one that ships. Raises Refused where it cannot be had."""
-    try:
-        reward = _import(path)
-    except Exception as error:  # whatever a user's module does when it is imported
-        raise Refused(
-            "not_found", f"trainer.reward={path} cannot be imported: {error}. Type MODULE.FUNCTION, as python finds it."
-        ) from error
-    if not callable(reward):
-        raise Refused("not_found", f"trainer.reward={path} is no function. Type MODULE.FUNCTION.")
-    return reward
 
 
 def _import(path: str) -> Any:
@@ -132,11 +124,11 @@ def _import(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _cannot_load(model: Model, error: Exception) -> Refused:
+def _cannot_load(model: Model, error: Exception, part: str = "") -> Refused:
     if "trust_remote_code" in str(error):
         return Refused(
             "unsupported",
             f"model.path={model.path} has code of its own. Read it; model.trust_remote_code=true then lets it run.",
         )
-    said = str(error).splitlines()[0]
-    return Refused("not_found", f"model.path={model.path} cannot be loaded: {said}")
+    said = str(error).splitlines()[0] if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+    return Refused("not_found", f"{part}model.path={model.path} cannot be loaded: {said}")

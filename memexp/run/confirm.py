@@ -33,6 +33,7 @@ def effective_settings(trainer: Any, batch_keys: tuple[str, ...]) -> dict[str, A
         "offload": type(getattr(trainer, "maybe_activation_offload_context", None)).__name__ == "OffloadActivations",
         **_checkpointing(base),
         "attention": base.config._attn_implementation,
+        "kernels": _has_kernels(base),
         "reference_model": getattr(trainer, "ref_model", None) is not None,
         **launch_settings(trainer),
         **vllm_settings(trainer),
@@ -69,6 +70,12 @@ def _checkpointing(model: Any) -> dict[str, Any]:
     offloads = any(getattr(function, "func", None) is not checkpoint for function in functions)
     kind = "selective" if selective else "offload" if offloads else "full"
     return {"checkpointing": kind, "use_reentrant": reentrant}
+
+
+def _has_kernels(model: Any) -> bool:
+    """Whether the hub's kernels took any layer's place: they give it a forward of its own."""
+    layers = (module for module in model.modules() if module is not model)
+    return bool(getattr(model, "use_kernels", False)) and any("forward" in vars(layer) for layer in layers)
 
 
 def _precision(trainer: Any, model: Any) -> dict[str, Any]:
@@ -122,10 +129,25 @@ def _parameters(model: Any) -> dict[str, Any]:
     config = next(iter(getattr(model, "peft_config", {}).values()), None)
     trainable = sum(whole_size(p) for p in model.parameters() if p.requires_grad)
     return {
-        "peft": config.peft_type.value.lower() if config is not None else "none",
+        "peft": _adapters(model, config.peft_type.value.lower()) if config is not None else "none",
         "parameters": sum(whole_size(p) for p in model.parameters()),
         "trainable_parameters": trainable,
     }
+
+
+def _adapters(model: Any, kind: str) -> str:
+    """LoRA's variants by what their layers hold: a magnitude for each output, or a scale that is not alpha / r."""
+    if kind != "lora":
+        return kind
+    layers = [
+        module for module in model.modules() if getattr(module, "scaling", None) and hasattr(module, "lora_alpha")
+    ]
+    if any(len(layer.lora_magnitude_vector) for layer in layers):
+        return "dora"
+    rescaled = any(
+        layer.scaling[name] * layer.r[name] != layer.lora_alpha[name] for layer in layers for name in layer.r
+    )
+    return "rslora" if rescaled else "lora"
 
 
 def _allocator(device: torch.device) -> str | None:

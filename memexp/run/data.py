@@ -6,22 +6,34 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow as pa
 
-from memexp.plan.lengths import length_distribution, length_rows
+from memexp.plan import conf
+from memexp.plan.length_distributions import length_distribution, length_rows
 from memexp.plan.plan import Plan
+from memexp.plan.values import show
 from memexp.run import made_rows
+from memexp.run.made_rows import MADE, SHAPES
 from memexp.run.refusal import Refused
 
 ASSETS = Path(__file__).parents[1] / "assets"
-# For each kind of rows, the shapes that TRL's trainers take, each with the columns that it needs.
-SHAPES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "documents": (("input_ids",), *made_rows.DOCUMENTS),
-    "pairs": (("prompt", "chosen", "rejected"), ("chosen", "rejected")),
-    "prompts": (("prompt",),),
+# What TRL's trainers read beside those columns where a row has it: the template's, the loss's. Prompts keep all
+# others, since a reward of the user's own may read them.
+BESIDE = {
+    "documents": ("tools", "chat_template_kwargs", "completion_mask", "assistant_masks"),
+    "pairs": ("tools", "chat_template_kwargs", "margin"),
 }
-MADE = {
-    "pairs": "pairs are made from documents: a row's answer is chosen, the next row's is rejected",
-    "prompts": "prompts are made from documents: what comes before the answer",
+# What TRL's trainers give a reward beside the columns of its rows.
+OF_THE_REWARD = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+# Any of these makes TRL expect a model that sees.
+IMAGES = ("image", "images")
+# How files begin that are none of text.
+_BINARY = {
+    b"\x1f\x8b": "is compressed (gzip). Unpack it first",
+    b"PK\x03\x04": "is a zip file. Unpack it first",
+    b"PAR1": "is a Parquet file. Type data=hub data.path=FOLDER, the folder that holds it",
+    b"\xff\xfe": "is UTF-16. Save it as UTF-8",
+    b"\xfe\xff": "is UTF-16. Save it as UTF-8",
 }
 
 
@@ -36,16 +48,35 @@ def load_data(plan: Plan, vocab_size: int, tokenizer: Any = None) -> datasets.Da
     if not rows:
         raise Refused("invalid_data", f"{_where(data)} has no rows.")
     columns = _shape(data, rows[0], plan)
+    made = kind != "documents" and columns not in SHAPES[kind]
+    named = dict.fromkeys(name for row in rows for name in row)  # a column may begin in a later row
+    beside = () if made else tuple(name for name in BESIDE.get(kind, ()) if name in named)
     for number, row in enumerate(rows, start=1):
-        for column in columns:
+        for column in (*columns, *beside):
             problem = _problem(column, row.get(column), row, vocab_size) or _mixed(column, row, rows[0], columns)
             if problem:
                 raise Refused("invalid_data", f"{_where(data)}, row {number}, column {column}: {problem}.")
-    if kind != "documents" and columns not in SHAPES[kind]:
+    if made:
         return datasets.Dataset.from_list(_made(rows, kind, columns, data))
-    # A reward of the user's own may read any other column.
-    others = [name for name in rows[0] if name not in columns] if kind == "prompts" else []
-    return datasets.Dataset.from_list([{column: row.get(column) for column in (*columns, *others)} for row in rows])
+    others = tuple(name for name in named if name not in columns) if kind == "prompts" else beside
+    taken = next((name for name in others if name in OF_THE_REWARD), None) if kind == "prompts" else None
+    if taken:
+        raise Refused(
+            "invalid_data", f"{_where(data)} has the column {taken}, and TRL gives a reward its own {taken}. Rename it."
+        )
+    return _dataset({name: [row.get(name) for row in rows] for name in (*columns, *others)}, data)
+
+
+def _dataset(columns: dict[str, list[Any]], data: dict[str, Any]) -> datasets.Dataset:
+    for name, values in columns.items():
+        try:
+            pa.array(values)
+        except pa.ArrowException as error:
+            said = str(error).splitlines()[0]
+            raise Refused(
+                "invalid_data", f"{_where(data)}, column {name}: its rows hold values of different kinds ({said})."
+            ) from error
+    return datasets.Dataset.from_dict(columns)
 
 
 def how_rows_are_made(plan: Plan) -> tuple[str, ...]:
@@ -89,9 +120,11 @@ def _read_jsonl(path: Path, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
     except FileNotFoundError as error:
         raise Refused("not_found", f"data.path={path} is not there any more.") from error
     except UnicodeDecodeError as error:
-        raise Refused(
-            "invalid_data", f"{path} is not UTF-8: byte {error.start} cannot be read. Save it as UTF-8."
-        ) from error
+        with path.open("rb") as file:
+            first = file.read(4)
+        other = next((what for magic, what in _BINARY.items() if first.startswith(magic)), None)
+        why = other or f"is not UTF-8: byte {error.start} cannot be read. Save it as UTF-8"
+        raise Refused("invalid_data", f"{path} {why}.") from error
     # Not splitlines: JSON text may hold other line separators, and they are no ends of rows.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -104,7 +137,8 @@ def _read_jsonl(path: Path, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
             raise Refused("invalid_data", f"{path}, line {number} is no JSON: {why}.") from error
         if not isinstance(row, dict):
             raise Refused(
-                "invalid_data", f"{path}, line {number} is a JSON {type(row).__name__}, not an object with columns."
+                "invalid_data",
+                f"{path}, line {number} is a JSON {type(row).__name__}, not an object with columns: a line is a row.",
             )
         if "\\ud" in line.lower() and _has_half_a_character(row):
             raise Refused("invalid_data", f"{path}, line {number} has half of a character (a surrogate).")
@@ -144,6 +178,13 @@ def _hub_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _shape(data: dict[str, Any], row: dict[str, Any], plan: Plan) -> tuple[str, ...]:
     kind = plan.work.trainer.rows
+    seen = next((name for name in IMAGES if name in row), None)
+    if seen is not None:
+        raise Refused(
+            "unsupported",
+            f"{_where(data)} has the column {seen}: memexp trains models of text, and without it the job would be "
+            f"another. Leave {seen} out of the file to train on the text alone.",
+        )
     shapes = SHAPES[kind] if kind == "documents" else (*SHAPES[kind], *made_rows.DOCUMENTS)
     mapped = data.get("columns") or {}
     for ours, theirs in mapped.items():
@@ -160,25 +201,51 @@ def _shape(data: dict[str, Any], row: dict[str, Any], plan: Plan) -> tuple[str, 
     raise Refused(
         "invalid_data",
         f"{_where(data)} has the columns {', '.join(row) or 'none'}; trainer={plan.work.trainer.name} takes "
-        f"one of: {wanted}. Name yours with data.columns.{example}=NAME.",
+        f"one of: {wanted}. {_trainers_of(row, kind)}Name yours with data.columns.{example}=NAME.",
     )
 
 
+def _trainers_of(row: dict[str, Any], but: str) -> str:
+    """Which other trainers take such rows, by the columns they need; empty where none does."""
+    kinds = [
+        kind
+        for kind, shapes in SHAPES.items()
+        if kind != but and any(all(name in row for name in shape) for shape in shapes)
+    ]
+    kind = kinds[0] if kinds else None  # pairs have prompts too, and are more than that
+    names = [name for name in conf.groups()["trainer"] if conf.option("trainer", name)["rows"] == kind]
+    return f"trainer={' or trainer='.join(names)} takes such rows. " if names else ""
+
+
 def _problem(column: str, value: Any, row: dict[str, Any], vocab_size: int) -> str | None:
+    if column == "tools" and value is None:
+        return None  # a conversation without any
     if value is None:
         return "it is null"
-    if column in ("input_ids", "labels"):
+    if column in _OF_BESIDE:
+        kind, wanted = _OF_BESIDE[column]
+        return None if isinstance(value, kind) and not isinstance(value, bool) else f"it is {wanted}, not {show(value)}"
+    if column in ("input_ids", "labels", "completion_mask", "assistant_masks"):
         return _tokens_problem(column, value, row, vocab_size)
     if column == "text":
         return None if isinstance(value, str) else f"text is a string, not {type(value).__name__}"
     if isinstance(value, str):
         return None if column != "messages" else "messages is a list of {role, content}"
+    if not isinstance(value, list):
+        return f"it is text or a list of {{role, content}}, not {type(value).__name__}"
     return _messages_problem(value)
+
+
+_OF_BESIDE: dict[str, tuple[Any, str]] = {
+    "tools": ((list, str), "a list of tools, or its JSON"),
+    "chat_template_kwargs": (dict, "a set of arguments of the chat template"),
+    "margin": ((int, float), "a number"),
+}
 
 
 def _mixed(column: str, row: dict[str, Any], first: dict[str, Any], columns: tuple[str, ...]) -> str | None:
     """TRL asks the first row alone whether all are texts or conversations."""
-    if column in ("input_ids", "labels", "messages"):
+    if column not in ("prompt", "completion", "chosen", "rejected", "text"):
         return None
     names = {True: "text", False: "a list of messages"}
     here, there = isinstance(row[column], str), isinstance(first[columns[0]], str)
@@ -188,12 +255,14 @@ def _mixed(column: str, row: dict[str, Any], first: dict[str, Any], columns: tup
 def _tokens_problem(column: str, value: Any, row: dict[str, Any], vocab_size: int) -> str | None:
     if not isinstance(value, list) or not all(type(token) is int for token in value):
         return "token ids are a list of whole numbers"
+    if len(value) != len(row["input_ids"]):
+        return f"{len(value)} {column.replace('_', ' ')} for {len(row['input_ids'])} tokens"
+    if column not in ("input_ids", "labels"):
+        return None if set(value) <= {0, 1} else "a mask has 1 where the loss is taken, else 0"
     ignored = -100 if column == "labels" else None
     outside = next((token for token in value if not 0 <= token < vocab_size and token != ignored), None)
     if outside is not None:
         return f"token id {outside} is outside the model's vocabulary of {vocab_size}"
-    if len(value) != len(row["input_ids"]):
-        return f"{len(value)} labels for {len(row['input_ids'])} tokens"
     return None
 
 

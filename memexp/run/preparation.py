@@ -5,7 +5,8 @@ from typing import Any
 from memexp.plan.plan import Work
 from memexp.run.budget import Steps, count_steps
 from memexp.run.meters import Meters
-from memexp.run.prepared import (
+from memexp.run.refusal import Refused
+from memexp.run.row_lengths import (
     RowLengths,
     document_lengths,
     has_something_to_learn,
@@ -13,7 +14,6 @@ from memexp.run.prepared import (
     pair_lengths,
     prompt_lengths,
 )
-from memexp.run.refusal import Refused
 
 
 def prepared_lengths(trainer: Any, kind: str, meters: Meters) -> RowLengths:
@@ -24,7 +24,8 @@ def prepared_lengths(trainer: Any, kind: str, meters: Meters) -> RowLengths:
             raise Refused("invalid_data", f"no token with a label is left within max_length={longest}.")
         return document_lengths(rows)
     if kind == "pairs":
-        if not has_something_to_prefer(rows, longest):
+        keeps_end = getattr(trainer.args, "truncation_mode", "keep_start") == "keep_end"
+        if not has_something_to_prefer(rows, longest, keeps_end):
             raise Refused("invalid_data", f"no pair with a difference is left within max_length={longest}.")
         return pair_lengths(rows, longest)
     lengths = prompt_lengths(rows, trainer.processing_class)

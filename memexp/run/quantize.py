@@ -12,22 +12,14 @@ from typing import Any
 import torch
 import transformers
 
+from memexp.plan.library_arguments import bitsandbytes_arguments
+
 
 def quantization_config(fields: dict[str, Any], bf16: bool) -> Any:
-    """The BitsAndBytesConfig of a plan's `quantization`: `bits`, and for 4 the other fields of its file in conf/.
-
-    `bf16` is whether arithmetic is bf16: transformers' default for 4 bits computes in fp32, whatever the trainer does.
-    """
+    """The BitsAndBytesConfig of a plan's `quantization`; see `bitsandbytes_arguments` for both arguments."""
     if fields["bits"] == 8:
         logging.getLogger("bitsandbytes.autograd._functions").addFilter(_SAID_ONCE)
-        return transformers.BitsAndBytesConfig(load_in_8bit=True)
-    compute = fields["compute_dtype"]
-    return transformers.BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type=fields["quant_type"],
-        bnb_4bit_use_double_quant=fields["double_quant"],
-        bnb_4bit_compute_dtype=("bfloat16" if bf16 else "float32") if compute == "auto" else compute,
-    )
+    return transformers.BitsAndBytesConfig(**bitsandbytes_arguments(fields, bf16))
 
 
 def random_quantized(auto_class: Any, config: Any, quantization: Any, **kwargs: Any) -> Any:

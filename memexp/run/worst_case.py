@@ -82,6 +82,9 @@ def with_padding(lengths: Sequence[int], rows: Sequence[int]) -> list[int] | Non
 
 
 def _collated(trainer: Any, index: int) -> dict[str, Any]:
-    columns = ("input_ids", "labels", "seq_lengths", "prompt_ids", "chosen_ids", "rejected_ids", "margin")
+    columns = (
+        *("input_ids", "labels", "seq_lengths", "prompt_ids", "chosen_ids", "rejected_ids", "margin"),
+        *("ref_chosen_logps", "ref_rejected_logps"),
+    )
     row = trainer.train_dataset[index]
     return {column: row[column] for column in columns if column in row}

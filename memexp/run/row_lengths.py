@@ -64,11 +64,13 @@ def has_something_to_learn(rows: Any) -> bool:
     return any(label != -100 for labels in rows["labels"] for label in labels[1:])
 
 
-def has_something_to_prefer(rows: Any, max_length: int | None = None) -> bool:
-    """Whether the halves of any pair differ within `max_length`."""
+def has_something_to_prefer(rows: Any, max_length: int | None = None, keep_end: bool = False) -> bool:
+    """Whether the halves of any pair differ in the `max_length` tokens that are kept, of the start or of the end."""
+    kept = slice(None) if max_length is None else slice(-max_length, None) if keep_end else slice(max_length)
     for row in rows:
-        room = None if max_length is None else max(0, max_length - len(row.get("prompt_ids", ())))
-        if row["chosen_ids"][:room] != row["rejected_ids"][:room]:
+        prompt = row.get("prompt_ids", [])
+        chosen, rejected = ((prompt + row[half])[kept] for half in ("chosen_ids", "rejected_ids"))
+        if chosen != rejected:
             return True
     return False
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memexp.run.prepared import describe_data
+from memexp.run.row_lengths import describe_data
 from memexp.run.worst_case import longest_rows, with_padding
 
 
