@@ -1,6 +1,8 @@
-"""What a sweep says before its first cell runs, and all that a dry run says."""
+"""What a sweep says before its first cell runs, all that a dry run says, and how it says what is to be pasted."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -24,7 +26,8 @@ def announce(
         f"{finished} finished before" if finished else "",
     ]
     cells = f"{len(unique)} cell{'s' if len(unique) != 1 else ''}"
-    console.print(f"{cells}: {', '.join(part for part in parts if part)}. Results in {folder.path}", markup=False)
+    said = f"{cells}: {', '.join(part for part in parts if part)}. Results in {folder.path}"
+    console.print(said, markup=False, soft_wrap=True)  # a path is copied whole
     if planned.composing_seconds > _LONG_SECONDS:
         console.print(_seconds(planned), markup=False)
     _name_twins(planned.plans, console)
@@ -41,6 +44,23 @@ def print_plans(planned: PlannedCells, console: Console) -> None:
     refused = sum(plan.refusal is not None for plan in unique)
     cells = "1 cell" if len(unique) == 1 else f"{len(unique)} cells"
     console.print(f"{cells}, {refused} refused, nothing started. {_seconds(planned)}", markup=False)
+
+
+def print_command(command: str, console: Console) -> None:
+    """A line of its own, whatever the terminal's width: one broken into two would paste as two commands."""
+    console.print(command, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def said_if_long(what: str, console: Console, after_seconds: float = 1.0) -> Iterator[None]:
+    """Say what is waited for, where that takes longer than a person waits without asking."""
+    timer = threading.Timer(after_seconds, console.print, (what,), {"markup": False})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _seconds(planned: PlannedCells) -> str:

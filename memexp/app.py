@@ -14,13 +14,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from memexp.announce import announce, print_plans
-from memexp.invocation import fail, resume_command
+from memexp.announce import announce, print_command, print_plans, said_if_long
+from memexp.invocation import fail, resume_command, said_by_the_system
 from memexp.plan.cells import plan_cells
 from memexp.plan.machine import this_machine
 from memexp.plan.plan import Plan, PlanError
 from memexp.plan.values import rerun_choices, show
-from memexp.results.record import Record
+from memexp.results.record import BROKEN, Record
 from memexp.results.report import report_page
 from memexp.results.rows import Table
 from memexp.results.store import Stored, read_records, write_record, write_records_jsonl
@@ -29,12 +29,14 @@ from memexp.results.table import make_table, print_table, write_tables
 from memexp.run.cells import cells_at_once, run_cells
 from memexp.run.cluster import sigterm_ends_the_job
 from memexp.run.environment import allocator_note, describe_code
-from memexp.run.fail_fast import BROKEN, FailFast
-from memexp.run.folder import in_running_order, open_folder
-from memexp.run.launch import refused_record, run_cell
+from memexp.run.fail_fast import FailFast
+from memexp.run.folder import check_baseline, in_running_order, open_folder
+from memexp.run.launch import run_cell
 from memexp.run.resume import changed_since, stands
+from memexp.run.unmeasured import refused_record
 from memexp.run.warm import warm_server
 from memexp.run.watch import Watch
+from memexp.stdout import lasting_stdout
 from memexp.tracking.exporter import Exporter, Settings
 
 # The sweep's folder, its plans, and how many to run at once.
@@ -74,15 +76,17 @@ def run_sweep(
     single: bool = False,
     finish: Finish | None = None,
     more_follows: bool = False,
+    announced: bool = False,
 ) -> int:
     """Run every cell that has no record yet, write the tables, and return the exit code of the design.
 
     `configs` are composed as they are asked for, and forgotten when they are planned. `finish` shows the results in
-    another way than as the sweep's table, and returns the exit code. Where `more_follows`, W&B gets no summary yet.
+    another way than as the sweep's table, and returns the exit code. Where `more_follows`, W&B gets its runs later;
+    where an earlier call has `announced` the sweep, it is not said again how many cells run.
 
     Raises PlanError before anything is started or written.
     """
-    console = Console(stderr=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+    console = Console(file=lasting_stdout(), highlight=False, soft_wrap=not sys.stdout.isatty())
     planned = plan_cells(configs, this_machine())
     cfg, plans = planned.config, planned.plans
     if single and plans[0].refusal is not None and plans[0].refusal.kind == "not_found":
@@ -91,20 +95,25 @@ def run_sweep(
     if shell is not None:
         console.print(shell, markup=False)
     if cfg.dry_run:
+        check_baseline(cfg, plans)
         print_plans(planned, console)
         return 0
     with open_folder(cfg, plans) as (sweep, folder, unique):
         try:
             pending = _pending(cfg, sweep, folder, unique, console)
-            announce(planned, unique, pending, folder, console)
-            with _exporting(cfg, folder, console) as exporter:
+            if not announced:
+                announce(planned, unique, pending, folder, console)
+            with _exporting(cfg, folder, console, now=not more_follows) as exporter:
                 _run(cfg, folder, unique, pending, launch, exporter, console)
                 code = (finish or _finish)(sweep, folder, console, single)
-                if not single and not more_follows:
+                if not single:
                     exporter.sweep_done()
                 return code
         except KeyboardInterrupt:
-            console.print(f"\nInterrupted. To run the rest: {resume_command(sweep.name)}", markup=False)
+            left = more_follows or any(not folder.record(plan.id).exists() for plan in unique)
+            rest = "To run the rest:" if left else "Every cell has its row. For what was not written of tables and W&B:"
+            console.print(f"\nInterrupted. {rest}", markup=False)
+            print_command(resume_command(sweep.name), console)
             return 130
         except OSError as error:
             return _cannot_write(error, sweep)
@@ -118,6 +127,7 @@ def _pending(cfg: DictConfig, sweep: Sweep, folder: SweepFolder, plans: Sequence
     for plan in plans:
         if plan.id not in finished:
             folder.record(plan.id).unlink(missing_ok=True)
+            folder.progress(plan.id).unlink(missing_ok=True)  # of a run that was killed: nothing has begun yet
             if plan.refusal is not None:
                 write_record(folder.record(plan.id), refused_record(plan, sweep.name))
     changed = changed_since(standing, now)
@@ -127,15 +137,20 @@ def _pending(cfg: DictConfig, sweep: Sweep, folder: SweepFolder, plans: Sequence
 
 
 @contextmanager
-def _exporting(cfg: DictConfig, folder: SweepFolder, console: Console) -> Iterator[Exporter]:
-    """W&B writes what is left beside the tables, then the summary that reads them, and has the last word."""
+def _exporting(cfg: DictConfig, folder: SweepFolder, console: Console, now: bool) -> Iterator[Exporter]:
+    """W&B writes what is left beside the tables, then the summary that reads them, and has the last word. Unless `now`
+    it writes nothing: the sweep that ends with the same records hands over all of them.
+    """
     logger: Any = OmegaConf.to_container(cfg.logger, resolve=True)
-    exporter = Exporter(Settings.from_dict({**logger, "folder": str(folder.path)}))
+    mode = {} if now else {"mode": "disabled"}
+    exporter = Exporter(Settings.from_dict({**logger, "folder": str(folder.path), **mode}))
     try:
         yield exporter
     finally:
-        for line in exporter.close():
-            console.print(line, markup=False)
+        with said_if_long("Writing what is left of W&B's runs …", console):
+            lines = exporter.close()
+        for line in lines:
+            console.print(line, markup=False, soft_wrap=True)
 
 
 def _run(
@@ -156,14 +171,14 @@ def _run(
     if reason is not None and left:
         again = f"{resume_command(folder.path.name)} rerun={','.join(BROKEN)}"
         console.print(f"\nStopped (fail_fast={show(cfg.fail_fast)}): {reason}.", markup=False)
-        console.print(f"Once that is put right: {again}. fail_fast=false goes on all the same.\n", markup=False)
+        console.print("fail_fast=false goes on all the same. Once that is put right:", markup=False)
+        print_command(again, console)
+        console.print()
 
 
 def _cannot_write(error: OSError, sweep: Sweep) -> int:
-    """A disk that is full, or a folder that is gone: what has finished is kept, and its record is whole."""
-    if error.filename is None:
-        raise error
-    fail(PlanError(f"{error.filename}: {error.strerror}. Once it can be written: {resume_command(sweep.name)}"))
+    """A full disk, a folder that is gone, a limit of the system: what has finished is kept, and its record is whole."""
+    fail(PlanError(f"{said_by_the_system(error)}. Once that is put right: {resume_command(sweep.name)}"))
     return 1
 
 
@@ -190,4 +205,4 @@ def exit_code(records: Sequence[Record], single: bool) -> int:
     """0 where every cell is ok, oom or refused, 1 where one is not; 2 for a single run of what is not there."""
     if single and any(record.reason_kind == "not_found" for record in records):
         return 2
-    return int(any(record.status in ("failed", "timeout", "killed") for record in records))
+    return int(any(record.status in BROKEN for record in records))

@@ -4,16 +4,12 @@ Every mistake of the user's is one line on stderr and exit code 2. A traceback i
 with HYDRA_FULL_ERROR=1 for everything.
 """
 
-import difflib
 import functools
-import itertools
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -24,51 +20,20 @@ from omegaconf import DictConfig
 from memexp import __version__, invocation
 from memexp.app import job
 from memexp.commands import COMMANDS, command
+from memexp.hydra_arguments import prepare, remarks
 from memexp.plan import conf
 from memexp.plan.compose import user_errors
-from memexp.plan.overrides import normalise, require_single
 from memexp.plan.plan import PlanError
+from memexp.plan.suggest import did_you_mean
 from memexp.plan.trusted import check_hydra
 from memexp.run.signals import handling
-
-MULTIRUN = ("-m", "--multirun")
-_PLAIN = (
-    *MULTIRUN,
-    "-h",
-    "--help",
-    "--hydra-help",
-    "--version",
-    "-r",
-    "--run",
-    "--resolve",
-    "-sc",
-    "--shell-completion",
-)
-# Hydra's own options that take a value.
-_VALUED = (
-    "-cn",
-    "--config-name",
-    "-cp",
-    "--config-path",
-    "-cd",
-    "--config-dir",
-    "-p",
-    "--package",
-    "-i",
-    "--info",
-    "-c",
-    "--cfg",
-)
-_KNOWN_VALUES = {
-    ("-c", "--cfg"): ("job", "hydra", "all"),
-    ("-i", "--info"): ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
-}
+from memexp.stdout import print_in_any_encoding
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line. Returns 0, 1 (a cell failed), 2 (nothing could be planned) or 130 (interrupted)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _print_in_any_encoding()
+    print_in_any_encoding()
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
         chosen = _subcommand(arguments[0]) if arguments else None
@@ -82,29 +47,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if wants_traceback or error.filename is None:
+        if wants_traceback:
             raise
-        return invocation.fail(PlanError(f"{error.filename}: {error.strerror}."))
+        return invocation.fail(PlanError(f"{invocation.said_by_the_system(error)}."))
     except KeyboardInterrupt:
         return 130
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
-def _print_in_any_encoding() -> None:
-    """Lines and blocks of a table become `?` where the terminal's encoding has none, instead of an error."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-
-
 def run(arguments: list[str], typed: Sequence[str] | None = None) -> int:
     """Hand a command line to Hydra. `typed` is what the user typed, where that differs: it is printed back."""
     invocation.remember(arguments if typed is None else typed)
     sys.argv = [sys.argv[0], *prepare(arguments)]
+    for remark in remarks(arguments):
+        print(f"memexp: {remark}", file=sys.stderr)
     hydra_main = hydra.main(config_path=str(conf.conf_dir()), config_name="config", version_base="1.3")(job)
-    # What ends a job on a cluster ends a sweep as Ctrl-C does: in order, and with the command to resume it.
-    sigterm = handling(_interrupt, signal.SIGTERM)
-    with _hydra_raises(), sigterm, user_errors(), _configs_are_data():
+    # What ends a job on a cluster, and a terminal that closes, end a sweep as Ctrl-C does: in order.
+    ended = handling(_interrupt, signal.SIGTERM, signal.SIGHUP)
+    with _hydra_raises(), ended, user_errors(), _configs_are_data():
         hydra_main()
     return 0
 
@@ -140,88 +101,11 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def prepare(arguments: Sequence[str]) -> list[str]:
-    """The command line as Hydra takes it: `-m` first wherever it stood, booleans of groups quoted, typos refused.
-
-    Raises PlanError. `--dry-run` becomes `dry_run=true`, and `-cn sweeps/NAME` finds the sweep files that ship, which
-    need no `-m`.
-    """
-    options, overrides = _split(arguments)
-    folders = [Path(value) for flag, value in itertools.pairwise(options) if flag in ("-cd", "--config-dir")]
-    multirun = any(option in MULTIRUN for option in options) or conf.sweeps_dir() in folders
-    for folder in folders:
-        if not folder.is_dir():
-            raise PlanError(f"-cd {folder}: there is no such folder. Type the folder that holds your configs.")
-    typed = normalise(overrides, conf.groups(*folders))
-    if not multirun and not _only_shows(options):
-        require_single(typed, "To run all of them, add -m.")
-    rest = [option for option in options if option not in MULTIRUN]
-    return [*(["-m"] if multirun and not _only_shows(options) else []), *rest, *typed]
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    options: list[str] = []
-    overrides: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == "--dry-run":
-            overrides.append("dry_run=true")
-        elif argument in _VALUED:
-            value = next(rest, "")
-            if not value or value.startswith("-"):
-                raise PlanError(f"{argument}: a value is missing after it.")
-            options += _valued(argument, value)
-        elif argument.startswith("-"):
-            options += _option(argument)
-        else:
-            overrides.append(argument)
-    late = [argument for argument in overrides if argument in SUBCOMMANDS]
-    if late:
-        raise PlanError(f"{late[0]}: a command comes first. Type python -m memexp {late[0]} …")
-    return options, overrides
-
-
-def _option(argument: str) -> list[str]:
-    flag, equals, value = argument.partition("=")
-    if flag in _VALUED and equals:
-        return _valued(flag, value)
-    if flag not in _PLAIN:
-        bare = flag.lstrip("-")
-        hint = f"Type {bare}=VALUE, without dashes." if bare in (*conf.groups(), *conf.primary()) else ""
-        raise PlanError(
-            f"{argument}: there is no such option. {hint or 'python -m memexp --help lists what there is.'}"
-        )
-    return [argument]
-
-
 def _subcommand(word: str) -> "Callable[[list[str]], int] | None":
-    near = difflib.get_close_matches(word, SUBCOMMANDS, n=1)
-    if near and word not in SUBCOMMANDS and word.isalpha():
-        raise PlanError(f"{word}: there is no such command. Did you mean {near[0]}?")
+    meant = did_you_mean(word, [*SUBCOMMANDS, "--help"])
+    if meant and word not in SUBCOMMANDS and word.isalpha():
+        raise PlanError(f"{word}: there is no such command. {meant}")
     return SUBCOMMANDS.get(word)
-
-
-def _valued(flag: str, value: str) -> list[str]:
-    known = next((values for flags, values in _KNOWN_VALUES.items() if flag in flags), None)
-    if known is not None and value not in known:
-        raise PlanError(f"{flag} {value}: it shows one of {', '.join(known)}.")
-    return _sweep_file(flag, value)
-
-
-def _sweep_file(flag: str, value: str) -> list[str]:
-    name = value.removeprefix("sweeps/")
-    if flag not in ("-cn", "--config-name") or name == value:
-        return [flag, value]
-    known = sorted(path.stem for path in conf.sweeps_dir().glob("*.yaml"))
-    if name.removesuffix(".yaml") not in known:
-        raise PlanError(f"{flag} {value}: there is no such sweep. There are: {', '.join(known) or 'none'}.")
-    return ["-cd", str(conf.sweeps_dir()), flag, name]
-
-
-def _only_shows(options: Sequence[str]) -> bool:
-    return any(
-        option in ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version") for option in options
-    )
 
 
 def _version(arguments: list[str]) -> int:

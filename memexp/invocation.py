@@ -5,7 +5,9 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
+from memexp.hydra_options import MULTIRUN, WHICH_CONFIG
 from memexp.results.format import one_line
 from memexp.secrets import secrets_in, without_secrets
 
@@ -29,8 +31,16 @@ def resume_command(sweep: str) -> str:
 
 def fail(error: Exception) -> int:
     """Say a user's mistake in one line on stderr, whatever was typed, and give the exit code for it."""
-    print(f"memexp: {one_line(str(error), _LONGEST_LINE)}", file=sys.stderr)
+    said = str(without_secrets(str(error), secrets_in(os.environ)))
+    with suppress(OSError):  # a terminal that was closed
+        print(f"memexp: {one_line(said, _LONGEST_LINE)}", file=sys.stderr)
     return 2
+
+
+def said_by_the_system(error: OSError) -> str:
+    """What the system says, with the file that it is about where it is about one."""
+    said = error.strerror or str(error)
+    return said if error.filename is None else f"{error.filename}: {said}"
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:
@@ -40,14 +50,13 @@ def as_typed(overrides: Sequence[str]) -> list[str]:
 
 def config_flags() -> list[str]:
     """`-cd` and `-cn` as typed, with `-m` where they name a sweep: what a file sets is part of a cell."""
-    flags = ("-cd", "-cn", "-cp", "--config-dir", "--config-name", "--config-path")
     kept: list[str] = []
     for argument, value in itertools.zip_longest(_typed, _typed[1:], fillvalue=""):
-        if argument in flags:
+        if argument in WHICH_CONFIG:
             kept += [argument, value]
-        elif argument.startswith(tuple(f"{flag}=" for flag in flags)):
+        elif argument.startswith(tuple(f"{flag}=" for flag in WHICH_CONFIG)):
             kept.append(argument)
-    return ["-m", *kept] if kept and {"-m", "--multirun"} & set(_typed) else kept
+    return ["-m", *kept] if kept and {*MULTIRUN} & {*_typed} else kept
 
 
 def replay_command(overrides: Sequence[str], flags: Sequence[str] = ()) -> str:

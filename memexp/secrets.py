@@ -1,7 +1,8 @@
-"""Keys and passwords of the user's environment, kept out of every file that memexp writes.
+"""Keys and passwords of the user's, kept out of every file that memexp writes.
 
-A variable is told by its name, and its value is looked for in text. A key that is only in a file (`~/.netrc`) is not
-known here; memexp reads no such file.
+A variable of the environment is told by its name, and its value is looked for in text. A key that was typed is told by
+its shape where its maker gave it one. Any other key that is only in a file (`~/.netrc`) is not known here; memexp reads
+no such file.
 """
 
 import os
@@ -11,6 +12,10 @@ from typing import Any
 
 _NAME_OF_A_SECRET = re.compile(
     r"^AWS_|(^|_)(\w*KEY|\w*TOKEN|SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PAT)(_ID)?$"
+)
+_SHAPE_OF_A_SECRET = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{20,}|gh[opsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16})\b"
+    r"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"  # the user and password of an address
 )
 _SHORTEST_SECRET = 8
 HIDDEN = "***"
@@ -31,13 +36,11 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def without_secrets(value: Any, secrets: tuple[str, ...]) -> Any:
-    """The same JSON value with each secret inside a text or a key replaced by "***"."""
-    if not secrets:
-        return value
+    """The same JSON value with each secret inside a text or a key, and what has a secret's shape, replaced by "***"."""
     if isinstance(value, str):
         for secret in secrets:
             value = value.replace(secret, HIDDEN)
-        return value
+        return _SHAPE_OF_A_SECRET.sub(HIDDEN, value)
     if isinstance(value, dict):
         return {without_secrets(key, secrets): without_secrets(item, secrets) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -5,6 +5,7 @@ and planned once, and the launcher is given `plan=PATH`, from which its job make
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from memexp.plan.cell_configs import CellConfigs
 from memexp.plan.compose import user_errors
 from memexp.plan.overrides import normalise
 from memexp.run.cells import run_cells
 from memexp.run.cluster import Lost, lost_jobs_are_results
-from memexp.run.launch import record_of_a_lost_job
+from memexp.run.unmeasured import record_of_a_lost_job
 
 # It would call each job in this process, one after another, which needs no config and no copies of it.
 _BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -31,16 +33,19 @@ class PlanningSweeper(BasicSweeper):
     def __init__(self, params: dict[str, Any] | None = None) -> None:
         super().__init__(max_batch_size=None, params=params)
         self.task_function: TaskFunction | None = None
+        self._configs: CellConfigs | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         # The launcher is made when the sweep's folder is known: submitit reads hydra.sweep.dir when it is made.
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+        loader = hydra_context.config_loader
+        self._configs = CellConfigs(partial(loader.load_sweep_config, config), loader.list_groups(""))
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the grid. Raises PlanError, and SystemExit with the sweep's exit code where that is not 0."""
         from memexp.app import run_sweep
 
-        code = run_sweep((self.compose(cell) for cell in self.cells(arguments)), self._launch)
+        code = run_sweep(map(self.compose, self.cells(arguments)), self._launch)
         if code:
             raise SystemExit(code)
 
@@ -57,9 +62,9 @@ class PlanningSweeper(BasicSweeper):
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """The config of one cell. Raises PlanError."""
-        assert self.hydra_context is not None and self.config is not None
+        assert self._configs is not None
         with user_errors():
-            return self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
+            return self._configs.of(overrides)
 
     def _launch(self, folder: Path, plan_paths: Sequence[Path], at_once: int) -> None:
         assert self.hydra_context is not None and self.config is not None and self.task_function is not None
@@ -75,7 +80,7 @@ class PlanningSweeper(BasicSweeper):
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=self.task_function, config=config
         )
-        with lost_jobs_are_results(str(config.hydra.launcher["_target_"])):
+        with lost_jobs_are_results(str(config.hydra.launcher["_target_"]), plan_paths):
             jobs = launcher.launch([[f"plan={path}"] for path in plan_paths], initial_job_idx=0)
         for path, job in zip(plan_paths, jobs, strict=True):
             if isinstance(job, Lost):

@@ -1,5 +1,8 @@
-"""What every test shares: no W&B account, no network, and a results folder of its own."""
+"""What every test shares: no W&B account, no network, one warm server for those that run cells, and what jobs and
+simulations in the process of the tests leave behind.
+"""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -29,3 +32,32 @@ def warm_cells() -> Iterator[None]:
 
     with warm_server([load("backend=cpu")]):
         yield
+
+
+@pytest.fixture(scope="module")
+def jobs_in_this_process() -> Iterator[None]:
+    """A worker has a process for itself: it leaves its number of threads behind, and accelerate collects garbage after
+    each training, here not through all that was imported."""
+    import torch
+
+    threads = torch.get_num_threads()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def scratch_switches() -> Iterator[dict[str, bool]]:
+    """What kernels take beside their outputs, for a test to switch off: on again after it."""
+    from memexp.simulate.scratch import SWITCHES
+
+    before = dict(SWITCHES)
+    yield SWITCHES
+    SWITCHES.update(before)
+
+
+@pytest.fixture
+def without_scratch(scratch_switches: dict[str, bool]) -> None:
+    """Outputs alone, as on the CPU."""
+    scratch_switches.update(dict.fromkeys(scratch_switches, False))

@@ -9,7 +9,6 @@ import ctypes
 import os
 import resource
 import signal
-import time
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -41,8 +40,6 @@ class FaultyForCausalLM(Qwen2ForCausalLM):
                 "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.60 GiB of which "
                 "512.00 MiB is free."
             )
-        if fault == "hangs":
-            time.sleep(600)
         if fault == "segfaults":
             ctypes.string_at(0)
         if fault == "fills_the_host":

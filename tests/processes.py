@@ -5,7 +5,11 @@ Whatever happens in another process is waited for by its effect and never for a 
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
+
+from memexp.run.warm import WarmProcess
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -14,6 +18,19 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)
     assert condition()
+
+
+@contextmanager
+def times_begin_when(condition: Callable[[], bool]) -> Iterator[None]:
+    """The `timeout_seconds` of every cell of a warm server begin to count when this holds, however slow its start."""
+    wait = WarmProcess.wait
+
+    def wait_for_both(process: WarmProcess, timeout_seconds: float | None) -> int | None:
+        wait_until(condition)
+        return wait(process, timeout_seconds)
+
+    with patch.object(WarmProcess, "wait", wait_for_both):
+        yield
 
 
 def is_running(pid: int) -> bool:

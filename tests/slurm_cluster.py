@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from processes import wait_until
+
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scancel", "munged")
 
 
@@ -40,7 +42,7 @@ def one_node_slurm(folder: Path) -> Iterator[dict[str, str]]:
     munge += [f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge/seed"]
     with ExitStack() as daemons:
         daemons.enter_context(_daemon(folder, ["munged", "--foreground", "--force", *munge]))
-        _wait(folder / "munge" / "socket")
+        wait_until((folder / "munge" / "socket").exists)
         daemons.enter_context(_daemon(folder, ["slurmctld", "-D", "-f", str(conf)]))
         daemons.enter_context(_daemon(folder, ["slurmd", "-D", "-f", str(conf)]))
         _wait_until_idle(folder, environment)
@@ -105,15 +107,7 @@ def _daemon(folder: Path, command: list[str]) -> Iterator[None]:
             process.wait()
 
 
-def _wait(path: Path, seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > until:
-            raise RuntimeError(f"{path} did not appear")
-        time.sleep(0.1)
-
-
-def _wait_until_idle(folder: Path, environment: dict[str, str], seconds: float = 60) -> None:
+def _wait_until_idle(folder: Path, environment: dict[str, str], seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     command = ["sinfo", "--noheader", "--format=%T"]
     while True:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memexp.plan.lengths import SHIPPED_SPECIAL_TOKENS
+from memexp.plan.length_distributions import SHIPPED_SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

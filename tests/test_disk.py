@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sweeping import Swept, sweep
 from memexp.results import store
 from memexp.results.sweep import SweepFolder
 from memexp.run import folder as folders
+from memexp.run import launch
 from memexp.run.progress import Progress, write_progress
 from tools.quick_cells import quick_server
 
@@ -74,6 +76,33 @@ def test_a_progress_file_that_cannot_be_written_ends_no_cell(tmp_path: Path) -> 
     write_progress(tmp_path / "gone" / "progress.json", Progress("measured"))
 
 
+def test_half_a_progress_file_does_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "progress.json").mkdir()  # which no file can replace
+    write_progress(tmp_path / "progress.json", Progress("measured"))
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_what_a_killed_process_left_half_written_is_gone_when_the_sweep_goes_on(tmp_path: Path) -> None:
+    first = sweep(tmp_path, *GRID)
+    (cell,) = (tmp_path / "mine" / "cells").glob(first.records[1]["id"])
+    (cell / "record.json").unlink()
+    for half in (tmp_path / "mine" / ".table.md.0a1b2c3d.tmp", cell / ".measured.json.0a1b2c3d.tmp"):
+        half.write_text("{")
+    sweep(tmp_path, *GRID)
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_where_a_killed_sweep_stood_is_forgotten_when_it_goes_on(tmp_path: Path) -> None:
+    first = sweep(tmp_path, *GRID)
+    (cell,) = (tmp_path / "mine" / "cells").glob(first.records[1]["id"])
+    (cell / "record.json").unlink()
+    write_progress(cell / "progress.json", Progress("measured", 3, 7))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("memexp.sweeper.run_cells", lambda *_: None)
+        sweep(tmp_path, *GRID)
+    assert not (cell / "progress.json").exists()
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_folder_that_is_deleted_meanwhile_is_one_line(tmp_path: Path, jobs: int) -> None:
     command = [sys.executable, "-m", "memexp", *GRID, "backend=cpu", f"jobs={jobs}", f"results_dir={tmp_path}"]
@@ -106,6 +135,46 @@ def test_a_folder_that_is_no_sweep_is_never_made_one(tmp_path: Path) -> None:
     assert refused.code == 2
     assert "is no sweep" in refused.err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == [there]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.unlink(), lambda path: os.truncate(path, 20)], ids=["gone", "cut"]
+)
+def test_a_sweep_whose_own_file_is_lost_goes_on_with_its_records(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    first = sweep(tmp_path, *GRID)
+    (tmp_path / "mine" / "cells" / first.records[1]["id"] / "record.json").unlink()
+    damage(tmp_path / "mine" / "sweep.json")
+    again = sweep(tmp_path, *GRID)
+    assert again.code == 0
+    assert "1 to run, 2 finished before" in again.out
+    assert [record["id"] for record in again.records] == [record["id"] for record in first.records]
+    assert again.records[0] == first.records[0]
+
+
+def test_a_file_system_without_locks_is_no_reason_to_run_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(folders.fcntl, "flock", unsupported)
+    assert sweep(tmp_path, *GRID).code == 0
+
+
+def test_a_limit_of_the_system_is_one_line_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more_processes(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as limit:
+        limit.setattr(launch.subprocess, "Popen", no_more_processes)
+        stopped = sweep(tmp_path, *GRID, "isolation=fresh")
+    assert stopped.code == 1
+    (line,) = stopped.err.splitlines()
+    assert line.startswith("memexp: Resource temporarily unavailable. Once that is put right: python -m memexp ")
 
 
 def test_a_damaged_sweep_json_is_one_line(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Folders and reruns: case C13, and how a sweep is resumed."""
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,9 +10,15 @@ from sweeping import sweep, write_rows
 
 from memexp.results.sweep import SweepFolder
 from memexp.run import folder as folders
+from tools.quick_cells import quick_server
 
-pytestmark = pytest.mark.usefixtures("warm_cells")
 SHORT = ("steps=1", "unmeasured_steps=0", "max_length=16", "batch_size=2", "logger=none")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_cells() -> Iterator[None]:
+    with quick_server():
+        yield
 
 
 @pytest.fixture(scope="module")

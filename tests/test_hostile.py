@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_records import two_by_two
+from made_records import folder_of, two_by_two
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
-from memexp.cli import main, prepare
+from memexp.cli import main
+from memexp.hydra_arguments import prepare
 from memexp.plan import conf, load
 from memexp.plan.compose import compose_cells, user_errors
 from memexp.plan.machine import this_machine
@@ -25,7 +26,7 @@ from memexp.plan.make import make_plan
 from memexp.plan.overrides import parse
 from memexp.plan.plan import PlanError
 from memexp.plan.preflight import preflight
-from memexp.results.store import read_records, read_sweep, write_record, write_sweep
+from memexp.results.store import read_records, read_sweep
 from memexp.results.sweep import SweepFolder
 from memexp.results.table import make_table, print_table, write_tables
 
@@ -202,13 +203,7 @@ def shows(folder: SweepFolder) -> None:
 
 
 def folder_of_four(path: Path) -> SweepFolder:
-    folder = SweepFolder(path / "sweep")
-    folder.path.mkdir()
-    write_sweep(folder, SWEEP)
-    for record in MADE:
-        folder.cell(record.id).mkdir(parents=True)
-        write_record(folder.record(record.id), record)
-    return folder
+    return folder_of(path / "sweep", SWEEP, MADE)
 
 
 def test_a_damaged_record_is_set_aside_or_shown(tmp_path: Path) -> None:

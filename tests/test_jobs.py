@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from made_records import two_by_two
-from processes import is_running, wait_until
+from processes import is_running, times_begin_when, wait_until
 from rich.console import Console
 from sweeping import sweep, write_rows
 
@@ -23,12 +23,13 @@ from memexp.plan.plan import Plan
 from memexp.results.store import write_plan
 from memexp.results.sweep import SweepFolder
 from memexp.results.table import make_table
-from memexp.run import gpus
+from memexp.run import cells, gpus
 from memexp.run.cells import cells_at_once, run_cells
 from memexp.run.environment import worker_environment
 from memexp.run.interrupt import Interrupted, Running
 from memexp.run.progress import Progress, write_progress
 from memexp.run.watch import Watch
+from memexp.tracking.exporter import Exporter
 from tools.quick_cells import quick_server
 
 CARDS = (("GPU-aaaa1111", "NVIDIA A"), ("GPU-bbbb2222", "NVIDIA B"))
@@ -56,7 +57,8 @@ def test_a_cell_has_the_same_torch_threads_however_many_run(backend: str) -> Non
         assert worker_environment(plan, {"OMP_NUM_THREADS": "64"})["OMP_NUM_THREADS"] == "3"
 
 
-def test_cells_at_once_is_a_matter_of_room() -> None:
+def test_cells_at_once_is_a_matter_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "_available_bytes", lambda: 2**50)
     cell = load("backend=cpu")
     cuda = replace(cell, work=replace(cell.work, backend="cuda"))
     two_gpus = replace(cuda, work=replace(cuda.work, processes=2))
@@ -69,15 +71,26 @@ def test_cells_at_once_is_a_matter_of_room() -> None:
     assert cells_at_once(5, [], EIGHT) == 1
 
 
+@pytest.mark.parametrize(("gib", "at_once"), [(1, 1), (8, 2), (15, 4), (500, 64), (None, 64)])
+def test_a_laptops_memory_bounds_what_auto_starts(
+    gib: int | None, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "_available_bytes", lambda: None if gib is None else gib * 2**30)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    assert cells_at_once("auto", [load("backend=simulate")] * 100, Machine()) == at_once
+    assert cells_at_once(7, [load("backend=simulate")] * 100, Machine()) == 7
+
+
 def test_two_at_once_overlap(tmp_path: Path) -> None:
-    with quick_server({-1: "hangs"}):
-        plans = [load("backend=cpu", f"seed={seed}", "timeout_seconds=5") for seed in (0, 1)]
-        paths = [kept(tmp_path / "sweep", plan) for plan in plans]
-        thread = threading.Thread(target=run_cells, args=(paths, 2))
-        thread.start()
-        wait_until(lambda: all(path.with_name("child").exists() for path in paths))
-        assert not list(tmp_path.rglob("record.json"))  # neither has ended, and both have begun
-        thread.join()
+    plans = [load("backend=cpu", f"seed={seed}", "timeout_seconds=0.1") for seed in (0, 1)]
+    paths = [kept(tmp_path / "sweep", plan) for plan in plans]
+
+    def both_have_begun() -> bool:
+        return all(path.with_name("child").exists() for path in paths)
+
+    # Neither ends before, so that one after the other they would wait for ever.
+    with quick_server({-1: "hangs"}), times_begin_when(both_have_begun):
+        run_cells(paths, 2)
     statuses = [json.loads(path.with_name("record.json").read_text())["status"] for path in paths]
     assert statuses == ["timeout"] * 2
 
@@ -94,7 +107,7 @@ def children_in(results: Path) -> list[int]:
     return [int(said) for path in results.glob("mine/cells/*/child") if (said := path.read_text())]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_ends_all_that_run_and_none_leaves_a_record(tmp_path: Path, sent: signal.Signals) -> None:
     command = [sys.executable, "-m", "memexp", "-m", "seed=0,1,2,3", "backend=cpu", "logger=none", "jobs=2",
                f"results_dir={tmp_path}", "sweep=mine"]  # fmt: skip
@@ -104,7 +117,7 @@ def test_an_interrupt_ends_all_that_run_and_none_leaves_a_record(tmp_path: Path,
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=lambda: signal.signal(sent, signal.SIG_DFL),  # what is ignored is inherited
         )
         wait_until(lambda: process.poll() is not None or len(children_in(tmp_path)) == 2)
         process.send_signal(sent)
@@ -113,8 +126,24 @@ def test_an_interrupt_ends_all_that_run_and_none_leaves_a_record(tmp_path: Path,
         assert len(pids) == 2
         wait_until(lambda: not any(map(is_running, pids)))
     assert process.returncode == 130
-    assert "jobs=2" in out.split("Interrupted. To run the rest: ")[1]
+    assert "jobs=2" in out.split("Interrupted. To run the rest:")[1]
     assert not list(tmp_path.glob("mine/cells/*/record.json"))
+
+
+def test_an_interrupt_while_the_runs_of_wandb_are_written_says_that_every_cell_has_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(exporter: Exporter) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Exporter, "close", interrupted)
+    with quick_server():
+        stopped = sweep(tmp_path, "-m", "seed=0,1", "sweep=mine")
+    assert stopped.code == 130
+    said, command = stopped.out.splitlines()[-2:]
+    assert said.startswith("Interrupted. Every cell has its row.")
+    assert command.startswith("python -m memexp ") and command.endswith(" sweep=mine")
+    assert len(stopped.records) == 2
 
 
 def test_what_is_visible_follows_cudas_own_rules() -> None:

@@ -75,3 +75,7 @@ def test_memory_that_is_short_in_a_phase_is_a_row_that_names_it(
     assert oom.phase == phase
     assert oom.short_bytes == oom.requested_bytes - oom.free_bytes > 0
     assert record.memory.capacity_bytes == capacity_bytes
+    there = [size for size in record.memory.peak_categories.values() if size is not None]
+    # By the time a step runs every byte has a use. The first tensor that did not fit, and nothing else, is not there.
+    assert bool(there) == (phase != "load")
+    assert phase == "load" or capacity_bytes - oom.requested_bytes - 2**27 < sum(there) <= capacity_bytes

@@ -91,6 +91,17 @@ def test_a_sweep_whose_code_has_changed_says_so_when_it_goes_on(tmp_path: Path) 
     assert "different versions" not in changed.table
 
 
+def test_a_technique_that_is_new_since_is_no_other_sweep_where_it_is_off(tmp_path: Path) -> None:
+    with quick_server():
+        sweep(tmp_path, *GRID)
+        path = tmp_path / "mine" / "sweep.json"
+        older = json.loads(path.read_text())
+        del older["fixed"]["offload"]
+        path.write_text(json.dumps(older))
+        assert sweep(tmp_path, *GRID).code == 0
+        assert sweep(tmp_path, *GRID, "offload=true").code == 2
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_identical_early_failure_stops_the_sweep_and_says_how_to_go_on(tmp_path: Path, jobs: int) -> None:
     grid = ("-m", "seed=0,1,2,3,4,5,6,7", "logger=none", "sweep=mine", f"jobs={jobs}")

@@ -19,7 +19,7 @@ from memexp.results.store import read_records, write_sweep
 from memexp.results.sweep import SweepFolder
 from memexp.run.build import trainer_class
 from memexp.run.environment import worker_environment
-from memexp.secrets import is_secret, secrets_in
+from memexp.secrets import is_secret, secrets_in, without_secrets
 
 SHORT = ("steps=1", "unmeasured_steps=0", "max_length=16", "batch_size=1")
 PLANTED = {
@@ -54,6 +54,36 @@ def test_other_variables_are_no_keys(name: str) -> None:
     assert not is_secret(name)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("hub_token=hf_" + "aB3" * 11, "hub_token=***"),
+        ("https://me:pass-word@host.org/a/b", "https://***@host.org/a/b"),
+        ("AKIA" + "A1" * 8, "***"),
+        ("ghp_" + "a" * 36 + " sk-proj-" + "b" * 40, "*** ***"),
+    ],
+)
+def test_a_typed_key_is_told_by_its_shape(text: str, shown: str) -> None:
+    assert without_secrets({text: [text]}, ()) == {shown: [shown]}
+
+
+@pytest.mark.parametrize(
+    "text", ["hf_hub_offline", "https://host.org/a@b", "0123456789abcdef" * 4, "a:b@c", "model.path=org/sk-model"]
+)
+def test_what_has_no_shape_of_a_key_is_left_as_it_is(text: str) -> None:
+    assert without_secrets(text, ()) == text
+
+
+def test_a_typed_key_is_in_no_file_and_in_nothing_printed(tmp_path: Path) -> None:
+    typed = "https://me:" + "typed0typed0" + "@host.org/a"
+    result = sweep(tmp_path, "-m", "seed=0,1", "model.weights=pretrained", f"model.path='{typed}'", "logger=none")
+    assert {record["status"] for record in result.records} == {"refused"}
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"https://***@host.org/a" in written
+    assert b"typed0" not in written
+    assert "typed0" not in result.out + result.err
+
+
 def test_a_path_that_exists_is_where_a_key_is_and_no_key(tmp_path: Path) -> None:
     assert secrets_in({"TLS_KEY": str(tmp_path), "A_KEY": "not-a-path-at-all"}) == ("not-a-path-at-all",)
 
@@ -73,7 +103,7 @@ def test_a_planted_key_is_in_no_file_of_the_sweep_and_in_nothing_printed(planted
     result = sweep(
         tmp_path / "results", "model=tiny", "model.weights=pretrained", f"model.path={talkative}", "isolation=fresh",
         "model.trust_remote_code=true", "logger=wandb_offline", *SHORT,
-        f"trainer.args.run_name={PLANTED['OPENAI_API_KEY']}", "trainer.args.hub_model_id=${oc.env:MY_CLIENT_SECRET}",
+        f"logger.tags=[{PLANTED['OPENAI_API_KEY']}]", "trainer.args.dataset_text_field=${oc.env:MY_CLIENT_SECRET}",
     )  # fmt: skip
     assert result.records[0]["status"] == "ok"
     assert result.folder is not None

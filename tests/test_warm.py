@@ -5,17 +5,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from processes import command_lines, is_running, parent_of, wait_until
-from sweeping import sweep, write_rows
+from sweeping import sweep
 
 from memexp.plan import load
 from memexp.run import warm
 from memexp.run.warm import ADDRESS_VARIABLE, server_address, warm_server
+from tools.quick_cells import quick_python, quick_server
 
 SHORT = ("steps=1", "unmeasured_steps=0", "max_length=16", "batch_size=2", "logger=none")
 
@@ -57,8 +59,8 @@ def test_a_server_that_dies_costs_time_and_no_cell(tmp_path: Path, monkeypatch: 
         return server
 
     monkeypatch.setattr(warm, "_start_server", start_and_kill)
-    rows = write_rows(tmp_path / "rows.jsonl")
-    result = sweep(tmp_path / "results", "data=jsonl", f"data.path={rows}", *SHORT)
+    monkeypatch.setattr(sys, "executable", str(quick_python(tmp_path / "python")))
+    result = sweep(tmp_path / "results", *SHORT)
     (record,) = result.records
     assert record["status"] == "ok"
     assert record["environment"]["process"] == "fresh"
@@ -85,27 +87,34 @@ def test_a_server_that_hangs_in_its_imports_costs_time_and_no_cell(
     assert len(asked) == 1  # the second cell does not wait for a server that hangs
 
 
-def test_a_server_killed_under_a_cell_takes_the_cell_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
-    before = servers(os.getpid())
-    killer = threading.Thread(target=_kill_server_of_a_running_cell, args=(tmp_path, before))
-    killer.start()
-    result = sweep(tmp_path, "steps=5000", "max_length=32", "batch_size=1", "logger=none", "sweep=mine")
-    killer.join()
+def test_a_server_killed_under_a_cell_takes_the_cell_with_it(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def kill_its_server() -> None:
+        wait_until(lambda: any(path.read_text() for path in tmp_path.glob("mine/cells/*/child")))
+        (path,) = tmp_path.glob("mine/cells/*/child")
+        seen.append(child := int(path.read_text()))
+        seen.append(cell := parent_of(child))
+        os.kill(parent_of(cell), signal.SIGKILL)
+
+    with quick_server({0: "hangs"}):
+        killer = threading.Thread(target=kill_its_server)
+        killer.start()
+        result = sweep(tmp_path, "logger=none", "sweep=mine")
+        killer.join()
     (record,) = result.records
     assert record["status"] == "killed"
-    wait_until(lambda: not any(map(is_running, CELLS)))  # a signal sent is not yet a process gone
+    assert len(seen) == 2
+    wait_until(lambda: not any(map(is_running, seen)))  # a signal sent is not yet a process gone
 
 
-CELLS: list[int] = []
-
-
-def _kill_server_of_a_running_cell(results: Path, before: set[int]) -> None:
-    wait_until(lambda: any('"measured"' in path.read_text() for path in results.glob("mine/cells/*/progress.json")))
-    (server,) = servers(os.getpid()) - before
-    CELLS.extend(servers(server))
-    assert CELLS
-    os.kill(server, signal.SIGKILL)
+def test_an_address_is_short_enough_for_the_kernel_wherever_temporary_files_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (deep := tmp_path / ("a" * 100)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with quick_server():
+        assert [record["status"] for record in sweep(tmp_path / "results", "logger=none").records] == ["ok"]
 
 
 def test_a_parent_that_is_killed_leaves_no_process(tmp_path: Path) -> None:

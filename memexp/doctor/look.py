@@ -23,7 +23,6 @@ from memexp.results.format import bytes_text
 CORE_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "hydra-core", "altair")
 _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "HF_ENDPOINT")
 _HUB_SECONDS = 5
-_LAUNCH_WORDS = {"needs_hardware": "a GPU for each process", "needs_package": "deepspeed"}
 _NAMES = 32  # characters of the options on one line
 
 
@@ -49,8 +48,7 @@ def hardware(machine: Machine) -> list[Finding]:
     """The host, and each GPU with its driver."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     host = f"{platform.system()} {platform.machine()}, {cores} cores, {_host_memory()} of memory"
-    driver = _driver()
-    with_driver = f", driver {driver}" if driver else ""
+    with_driver = f", driver {machine.driver}" if machine.driver else ""
     gpus = [Finding("GPU", f"{name}{with_driver}") for name in machine.gpus]
     return [Finding("host", host), *(gpus or [Finding("GPU", "none that NVIDIA's driver shows", False)])]
 
@@ -101,10 +99,9 @@ def remedies(machine: Machine) -> list[Finding]:
     for group, technique in _techniques():
         for need in technique.needs:
             refusal = needs_are_met(_asking(plan, replace(technique, needs=(need,))), machine)
-            if refusal is not None and refusal.kind == "needs_package":
-                what = refusal.reason.partition("which is ")[2].removeprefix("not installed. Type ").strip(" .")
-                found.setdefault(need, (what, []))[1].append(f"{group}={technique.option}")
-    return [Finding(need, f"{what} ({', '.join(names)})", False) for need, (what, names) in found.items()]
+            if refusal is not None and refusal.remedy is not None:
+                found.setdefault(need, (refusal.remedy, []))[1].append(f"{group}={technique.option}")
+    return [Finding(need, f"{remedy} ({', '.join(names)})", False) for need, (remedy, names) in found.items()]
 
 
 def surroundings(results: Path, ask_hub: bool) -> list[Finding]:
@@ -128,14 +125,13 @@ def _techniques() -> Iterator[tuple[str, Technique]]:
 def _missing(technique: Technique, plan: Plan, machine: Machine) -> str | None:
     """What the option needs and this backend does not have, in a few words."""
     if technique.group == "launch":  # what processes need is for rules of their own
-        refusal = load(f"backend={plan.work.backend}", f"launch={technique.option}").refusal
-        return None if refusal is None else _LAUNCH_WORDS.get(refusal.kind, "another backend")
-    words = []
-    for need in technique.needs:
-        refusal = needs_are_met(_asking(plan, replace(technique, needs=(need,))), machine)
-        if refusal is not None:
-            words.append({"needs_hardware": "a GPU", "needs_package": need}.get(refusal.kind, f"launch={need}"))
-    return ", ".join(dict.fromkeys(words)) or None
+        asked = load(f"backend={plan.work.backend}", f"launch={technique.option}")
+        refusals = [asked.refusal]
+    else:
+        one_by_one = (replace(technique, needs=(need,)) for need in technique.needs)
+        refusals = [needs_are_met(_asking(plan, each), machine) for each in one_by_one]
+    missing = (refusal.missing or "another option" for refusal in refusals if refusal is not None)
+    return ", ".join(dict.fromkeys(missing)) or None
 
 
 def _asking(plan: Plan, technique: Technique) -> Plan:
@@ -163,17 +159,6 @@ def _host_memory() -> str:
         return bytes_text(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError, AttributeError):
         return "an unknown amount"
-
-
-def _driver() -> str | None:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        version = pynvml.nvmlSystemGetDriverVersion()
-    except Exception:  # no library, no driver, no permission: there is none to be used
-        return None
-    return version.decode() if isinstance(version, bytes) else str(version)
 
 
 def _hub() -> Finding:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from memexp.measure.counters import Counter, CudaCounter
+from memexp.measure.counters import Counter, CudaCounter, PeakContents
 from memexp.measure.device import DeviceSampler, foreign_processes, gpu_facts
 from memexp.measure.live_bytes import LiveBytes
 from memexp.measure.speed import StepClock
@@ -54,6 +54,7 @@ class Device:
     counter: Counter
     clock: StepClock
     build_on: str | None = None
+    contents: PeakContents | None = None
     around: tuple[AbstractContextManager[Any], ...] = ()
     sampler: DeviceSampler | None = None
     facts: dict[str, Any] = field(default_factory=dict)
@@ -115,7 +116,9 @@ class Device:
         torch.set_num_threads(plan.work.threads)  # small integers are all that is computed; more would be in the way
         conf = plan.work.env.get("PYTORCH_ALLOC_CONF") or ""
         offloads, traced = bool(plan.work.trainer.args.get("activation_offloading")), traces_folder() is not None
-        gpu = SimulatedGPU(plan.work.gpu, alloc_conf=conf, bounds_reserved=offloads, log_events=traced)
+        gpu = SimulatedGPU(
+            plan.work.gpu, alloc_conf=conf, bounds_reserved=offloads, log_events=traced, warn_of_floats=False
+        )
         counter = SimulatedCounter(gpu)
 
         def simulation() -> Simulation:
@@ -125,7 +128,9 @@ class Device:
 
         def notes() -> tuple[str, ...]:
             unknown = [name.removeprefix("aten::_") for name in gpu.unknown_ops]
-            said = [f"approximate: the scratch memory of {' and '.join(unknown)} is not known"] if unknown else []
+            said = (
+                [f"approximate: the scratch memory of {' and '.join(unknown)} is not known in full"] if unknown else []
+            )
             if counter.streams_matter:
                 at_most = bytes_text(counter.late_reserved_bytes or 0)
                 said.append(f"up to {at_most} reserved where copies to the host end late")
@@ -135,6 +140,7 @@ class Device:
             counter,
             StepClock(counter.synchronize, now=lambda: gpu.elapsed_seconds),
             build_on=str(gpu.device),
+            contents=counter,
             around=(gpu,),
             facts={"gpu": f"simulated {gpu.card.name}"},
             notes=notes,
@@ -149,14 +155,12 @@ class Device:
 
     def training_begins(self) -> None:
         """What was on the card so far, building the model, is not what `peak_categories` is about."""
-        forget = getattr(self.counter, "forget", None)
-        if forget is not None:
-            forget()
+        if self.contents is not None:
+            self.contents.forget()
 
     def peak_categories(self) -> dict[str, int]:
         """What was on the card at the peak of training, empty where that is not known."""
-        categories = getattr(self.counter, "peak_categories", None)
-        return categories() if categories is not None else {}
+        return {} if self.contents is None else self.contents.peak_categories()
 
     def __enter__(self) -> Self:
         for part in self.around:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from memexp.plan import conf
-from memexp.plan.allocator_keys import check_allocator_conf
 from memexp.plan.fields import ALWAYS, config_fields, trl_fields
 from memexp.plan.plan import Plan, PlanError, Work, work_id
 from memexp.plan.trusted import check_environment
 from memexp.results.format import one_line
 from memexp.results.strict import parse_strictly
+from memexp.simulate.allocator.keys import check_allocator_conf
 
 _BACKENDS = ("cuda", "simulate", "cpu")
 _ISOLATIONS = ("fresh", "warm")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import memexp
+from memexp.invocation import replay_command
 from memexp.measure import trace
 from memexp.plan.machine import version_of
 from memexp.plan.plan import Plan
@@ -69,6 +70,11 @@ def allocator_note(parent: Mapping[str, str]) -> str | None:
 def describe_worker(process: str) -> dict[str, Any]:
     """What this process is, for the record. `process` is warm or fresh."""
     return {"python": platform.python_version(), "platform": platform.platform(), "process": process}
+
+
+def describe_cell(plan: Plan) -> dict[str, Any]:
+    """What ran, and the command that runs it again."""
+    return {**describe_code(), "replay": replay_command(plan.overrides, plan.flags)}
 
 
 @functools.cache

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from memexp.results.outcome import outcome
-from memexp.results.record import Record
+from memexp.results.record import BROKEN, Record
 from memexp.results.store import write_atomically
 
 FIRST = 3  # as many have to break alike before `fail_fast=auto` stops
-BROKEN = ("failed", "timeout", "killed")
 
 
 class FailFast:

@@ -18,7 +18,7 @@ from memexp.plan import conf
 from memexp.plan.make import cell_name
 from memexp.plan.plan import Plan, PlanError
 from memexp.plan.values import select, show
-from memexp.results.store import read_sweep, write_plan, write_sweep
+from memexp.results.store import read_sweep, set_aside, write_plan, write_sweep
 from memexp.results.sweep import Axis, Sweep, SweepFolder
 
 # What a sweep that was ended before it had written its sweep.json may have left.
@@ -42,6 +42,8 @@ def open_folder(cfg: DictConfig, plans: Sequence[Plan]) -> Iterator[tuple[Sweep,
     baseline = _baseline(cfg.baseline, axes)
     folder = SweepFolder(_choose(results, cfg.sweep))
     with only_run(folder):
+        for left in folder.path.glob(".*.tmp"):  # by a sweep that was killed while it wrote
+            left.unlink(missing_ok=True)
         sweep = _written(folder, unique, axes, baseline)
         yield sweep, folder, unique
 
@@ -58,8 +60,9 @@ def _written(
         baseline=baseline,
         command=resume_command(folder.path.name),
     )
-    if folder.sweep_json.exists():
-        sweep = _continued(sweep, _read_sweep(folder), folder)
+    before = _read_sweep(folder)
+    if before is not None:
+        sweep = _continued(sweep, before, folder, plans)
     write_sweep(folder, sweep)
     _make_newest(folder)
     for plan in plans:
@@ -68,11 +71,21 @@ def _written(
     return sweep
 
 
-def _read_sweep(folder: SweepFolder) -> Sweep:
+def _read_sweep(folder: SweepFolder) -> Sweep | None:
+    """None where there is none to go on with. A damaged one beside cells is set aside: their records do not need it."""
     try:
         return read_sweep(folder)
+    except FileNotFoundError:
+        return None
     except (ValueError, TypeError, RecursionError) as error:
-        raise PlanError(f"{folder.sweep_json} is damaged ({error}). Type another sweep=NAME.") from error
+        if not _has_cells(folder.path):
+            raise PlanError(f"{folder.sweep_json} is damaged ({error}). Type another sweep=NAME.") from error
+        set_aside(folder.sweep_json)
+        return None
+
+
+def _has_cells(folder: Path) -> bool:
+    return any(folder.glob("cells/*/plan.json"))
 
 
 def _make_newest(folder: SweepFolder) -> None:
@@ -130,7 +143,8 @@ def _choose(results: Path, name: Any) -> Path:
         )
     folder = results / str(name)
     _make(folder)
-    if not (folder / "sweep.json").exists() and any(path.name not in _OURS for path in folder.iterdir()):
+    is_sweep = (folder / "sweep.json").exists() or _has_cells(folder)
+    if not is_sweep and any(path.name not in _OURS for path in folder.iterdir()):
         raise PlanError(f"sweep={name}: {folder} is there and is no sweep. Type another sweep=NAME.")
     return folder
 
@@ -157,10 +171,12 @@ def only_run(folder: SweepFolder) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise PlanError(
                 f"sweep={folder.path.name} is being run by another process. Wait for it, or type another name."
             ) from error
+        except OSError:
+            pass  # a network's file system that knows no locks (ENOLCK, ENOSYS) is no reason to run nothing
         yield
 
 
@@ -171,7 +187,7 @@ def _make(folder: Path) -> None:
         raise PlanError(f"results_dir: {folder} cannot be made ({error.strerror}). Type results_dir=FOLDER.") from error
 
 
-def _continued(sweep: Sweep, before: Sweep, folder: SweepFolder) -> Sweep:
+def _continued(sweep: Sweep, before: Sweep, folder: SweepFolder, plans: Sequence[Plan]) -> Sweep:
     names, old = [axis.name for axis in sweep.axes], [axis.name for axis in before.axes]
     advice = f"Type another sweep=NAME, or leave sweep out for a new folder ({folder.path} is left as it is)."
     if names != old:
@@ -180,7 +196,9 @@ def _continued(sweep: Sweep, before: Sweep, folder: SweepFolder) -> Sweep:
             f"{', '.join(names) or 'no axis'}. {advice}"
         )
     for key in {**before.fixed, **sweep.fixed}:
-        old_value, value = (show(s.fixed[key]) if key in s.fixed else "its default" for s in (before, sweep))
+        # A technique that memexp did not have yet was at its default, which is off.
+        default = _default(plans, key)
+        old_value, value = (show(s.fixed.get(key, default)) for s in (before, sweep))
         if old_value != value:
             raise PlanError(
                 f"sweep={sweep.name} was run with {key}={old_value}, this command has {key}={value}. {advice}"
@@ -191,6 +209,11 @@ def _continued(sweep: Sweep, before: Sweep, folder: SweepFolder) -> Sweep:
         for axis, earlier in zip(sweep.axes, before.axes, strict=True)
     )
     return replace(sweep, axes=axes, cells=tuple(dict.fromkeys((*before.cells, *sweep.cells))))
+
+
+def check_baseline(cfg: DictConfig, plans: Sequence[Plan]) -> None:
+    """Raise PlanError where `baseline` names no cell of this sweep."""
+    _baseline(cfg.baseline, _axes(plans))
 
 
 def _baseline(text: Any, axes: tuple[Axis, ...]) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ def lent_gpus(plan: Plan, folder: Path, running: Running) -> Iterator[tuple[str,
     with ExitStack() as held:
         lent = _lend(names, wanted, held)
         if len(lent) < wanted:
-            write_progress(folder / "progress.json", Progress("waiting for a GPU"))
+            write_progress(folder / "progress.json", Progress.waiting_for("a GPU"))
         while len(lent) < wanted:
             # All or none: two cells that each hold half of what they need would wait for ever.
             running.check()

@@ -12,8 +12,8 @@ import transformers
 
 from memexp.measure.tokens import count_completions
 from memexp.run.meters import Meters
-from memexp.run.prepared import document_lengths, has_something_to_learn, has_something_to_prefer, pair_lengths
 from memexp.run.refusal import Refused
+from memexp.run.row_lengths import document_lengths, has_something_to_learn, has_something_to_prefer, pair_lengths
 from memexp.run.sharding import innermost
 
 

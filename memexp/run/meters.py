@@ -10,7 +10,7 @@ from memexp.measure.memory import MemoryMeter
 from memexp.measure.speed import StepClock
 from memexp.measure.tokens import BatchCount, CountingCollator, count_completions
 from memexp.run.budget import Steps
-from memexp.run.prepared import RowLengths
+from memexp.run.row_lengths import RowLengths
 
 OnStep = Callable[[str, int], None]
 

@@ -2,11 +2,15 @@
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from memexp.frozen import Frozen
+from memexp.results.store import write_atomically
+
+STARTING = "starting"  # until the worker has its imports
+_WAITING = "waiting for "
 
 
 @dataclass(frozen=True)
@@ -17,13 +21,20 @@ class Progress(Frozen):
     step: int = 0
     steps: int | None = None
 
+    @classmethod
+    def waiting_for(cls, what: str) -> Self:
+        """Of a cell that has not begun: it waits for a GPU, or in a cluster's queue."""
+        return cls(f"{_WAITING}{what}")
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.phase.startswith(_WAITING)
+
 
 def write_progress(path: Path, progress: Progress) -> None:
     """Replace the file at once, so that no reader sees half of it. A full disk is no reason to end a cell over it."""
-    temporary = path.with_suffix(".tmp")
     with contextlib.suppress(OSError):
-        temporary.write_text(progress.to_json(), encoding="utf-8")
-        os.replace(temporary, path)
+        write_atomically(path, progress.to_json(), durable=False)
 
 
 def read_progress(path: Path) -> Progress | None:

@@ -5,14 +5,11 @@ seconds on importing torch, restarts what a measurement must not restart, and of
 the parent, who sees each death himself and so which one came first.
 """
 
-import contextlib
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +18,10 @@ from memexp.results.record import Record
 from memexp.results.store import write_record
 from memexp.results.strict import read_strictly
 from memexp.run.environment import worker_environment
+from memexp.run.measured import measured_by_rank, measured_path
 from memexp.run.merge import merge_ranks
+from memexp.run.process_group import end_group, start_worker
+from memexp.run.unmeasured import record_of_a_death
 
 # Where the ranks meet: memexp.run.distributed.
 MEETING_VARIABLE = "MEMEXP_MEETING_FILE"
@@ -29,16 +29,11 @@ _POLL_SECONDS = 0.02  # a rank takes longer to notice that another is gone, so t
 
 
 class Ranks:
-    """The processes of one cell, like one to whoever waits. When they have ended, `measured` holds their record.
+    """The processes of one cell, like one to whoever waits. When they have ended, `measured.json` is their record."""
 
-    `death` makes the record of a process that left none, from its exit code.
-    """
-
-    def __init__(
-        self, plan: Plan, plan_path: Path, gpus: Sequence[str], measured: Path, death: Callable[[int], Record]
-    ) -> None:
-        self._measured, self._death = measured, death
-        self._records = [rank_record(measured, rank) for rank in range(plan.work.processes)]
+    def __init__(self, plan: Plan, plan_path: Path, gpus: Sequence[str] = ()) -> None:
+        self._plan, self._plan_path = plan, plan_path
+        self._records = [measured_by_rank(plan_path, rank) for rank in range(plan.work.processes)]
         self._remove_records()
         self._folder = tempfile.TemporaryDirectory(prefix="memexp-")
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -47,7 +42,7 @@ class Ranks:
         try:
             for rank in range(plan.work.processes):
                 variables = rank_variables(plan, rank, Path(self._folder.name))
-                self._processes.append(_start(plan_path, environment | variables))
+                self._processes.append(start_worker(plan_path, environment | variables))
         except BaseException:
             self.kill()
             raise
@@ -62,7 +57,7 @@ class Ranks:
             if failed is not None or None not in codes:
                 self.end()
                 if code is not None:
-                    write_record(self._measured, self._record(failed, code))
+                    write_record(measured_path(self._plan_path), self._record(failed, code))
                 self.kill()
                 return code
             if deadline is not None and time.monotonic() > deadline:
@@ -80,9 +75,7 @@ class Ranks:
     def end(self) -> None:
         """End them all from another thread than the one that waits."""
         for process in self._processes:
-            # Whatever a rank started and left behind goes with it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            end_group(process.pid)
 
     def _record(self, failed: int | None, code: int) -> Record:
         try:
@@ -90,7 +83,7 @@ class Ranks:
                 return merge_ranks([read_strictly(Record, path) for path in self._records])
             record = read_strictly(Record, self._records[failed])
         except (OSError, ValueError, TypeError, RecursionError):
-            record = self._death(code)
+            record = record_of_a_death(self._plan, self._plan_path, code)
         # What was ended with it says nothing: a refusal is the same for each, and any other end is this one's own.
         of_rank = record.status != "refused" and failed is not None
         return replace(record, reason=f"rank {failed}: {record.reason}") if of_rank else record
@@ -98,11 +91,6 @@ class Ranks:
     def _remove_records(self) -> None:
         for path in self._records:
             path.unlink(missing_ok=True)
-
-
-def rank_record(measured: Path, rank: int) -> Path:
-    """Where a rank leaves its own record: `measured.rank1.json` beside `measured.json`."""
-    return measured.with_suffix(f".rank{rank}.json")
 
 
 def rank_variables(plan: Plan, rank: int, folder: Path) -> dict[str, str]:
@@ -118,15 +106,3 @@ def rank_variables(plan: Plan, rank: int, folder: Path) -> dict[str, str]:
     }
     # DeepSpeed looks for a GPU itself, and would take one that the cell is not to use.
     return variables | ({"DS_ACCELERATOR": "cpu"} if plan.work.backend == "cpu" else {})
-
-
-def _start(plan_path: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    with open(plan_path.with_name("log.txt"), "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "memexp.run.worker", str(plan_path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )

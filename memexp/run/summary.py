@@ -12,7 +12,7 @@ from memexp.measure.speed import rates
 from memexp.measure.tokens import total
 from memexp.results.record import CATEGORIES, Data, Loss, Memory, Oom, Speed
 from memexp.run.meters import Meters
-from memexp.run.prepared import RowLengths, describe_data
+from memexp.run.row_lengths import RowLengths, describe_data
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -21,11 +21,16 @@ def memory_fields(memory: MemoryMeter, device: DeviceSampler | None, categories:
     """Peaks of the device by phase, and of the host for the whole process."""
     return Memory(
         **memory.summary(),
-        peak_categories={name: categories.get(name) for name in CATEGORIES},
+        peak_categories=by_category(categories),
         device_used_peak_bytes=device.device_used_peak_bytes if device is not None else None,
         host_peak_bytes=host_peak_bytes(),
         pinned_peak_bytes=pinned_peak_bytes(),
     )
+
+
+def by_category(sizes: dict[str, int]) -> dict[str, int | None]:
+    """`memory.peak_categories` of a record: every category, None for what is not known."""
+    return {name: sizes.get(name) for name in CATEGORIES}
 
 
 def speed_fields(meters: Meters) -> Speed:

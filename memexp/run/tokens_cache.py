@@ -7,14 +7,14 @@ the tokenizer, the trainer and every argument but those that are known to matter
 import contextlib
 import hashlib
 import json
-import os
 from collections import Counter
 from pathlib import Path
 
 import datasets
 
 from memexp.plan.plan import Plan
-from memexp.run.prepared import row_lengths
+from memexp.results.store import replacing, write_atomically
+from memexp.run.row_lengths import row_lengths
 
 # Arguments that TRL 1.16 reads only after tokenising. Whatever is not named here is part of the key.
 _LATER = frozenset(
@@ -71,19 +71,15 @@ class TokensCache:
         """Keep rows for the next cell. Costs nothing but the time where it is of no use."""
         if not self.usable or self._path.exists():
             return
-        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        try:
+        with contextlib.suppress(OSError):  # a full disk: the next cell tokenises again
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            rows.to_parquet(temporary)
-            os.replace(temporary, self._path)
+            with replacing(self._path) as temporary:
+                rows.to_parquet(temporary)
             self._write_lengths(rows)
-        except OSError:  # a full disk: the next cell tokenises again
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
     def _write_lengths(self, rows: datasets.Dataset) -> None:
         """How many rows have how many tokens, as JSON for the report, which reads no Parquet."""
         if "input_ids" not in rows.column_names:
             return
         counts = {"data": self._data, "rows_by_length": dict(sorted(Counter(row_lengths(rows)).items()))}
-        self._path.with_suffix(".lengths.json").write_text(json.dumps(counts), encoding="utf-8")
+        write_atomically(self._path.with_suffix(".lengths.json"), json.dumps(counts), durable=False)

@@ -23,12 +23,14 @@ from typing import Any
 from memexp.plan.plan import Plan
 from memexp.run.cluster import scheduler_job
 from memexp.run.environment import ALLOCATOR_VARIABLES, QUIET, without_keys, worker_changes
+from memexp.run.process_group import end_group
 
 # In the environment, so that the processes of any Hydra launcher on this machine find it.
 ADDRESS_VARIABLE = "MEMEXP_WARM_SERVER"
 _JOB_VARIABLE = "MEMEXP_WARM_SERVER_OF"
 # What importing may take on a cold network disk. A server that has not forked by then hangs, and is not asked again.
 START_SECONDS = 300.0
+_LONGEST_FOLDER_BYTES = 80  # the rest of an address is a random name and the socket's
 
 
 def server_address() -> str | None:
@@ -60,7 +62,7 @@ def serving(start: "Callable[[socket.socket, int], subprocess.Popen[bytes]]") ->
 
     The server ends when it reads the end of the pipe of which `alive` is the descriptor.
     """
-    with tempfile.TemporaryDirectory(prefix="memexp-") as folder:
+    with tempfile.TemporaryDirectory(prefix="memexp-", dir=_folder_of_sockets()) as folder:
         address = str(Path(folder) / "warm")
         # The server reads this pipe's end: when we are gone, however we went, so is it.
         ours, theirs = os.pipe()
@@ -79,6 +81,12 @@ def serving(start: "Callable[[socket.socket, int], subprocess.Popen[bytes]]") ->
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
+
+
+def _folder_of_sockets() -> str:
+    """The usual one, unless its path makes an address longer than the kernel takes (107 bytes, unix(7))."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= _LONGEST_FOLDER_BYTES else "/tmp"
 
 
 @contextmanager
@@ -126,7 +134,7 @@ class WarmProcess:
         """
         try:
             self._socket.settimeout(START_SECONDS)
-            self._pid = self._answer()["pid"]
+            self._pid = pid = int(self._answer()["pid"])
         except OSError as error:
             if isinstance(error, TimeoutError):
                 Path(self._address).unlink(missing_ok=True)  # so that no other cell waits for it as long
@@ -139,7 +147,7 @@ class WarmProcess:
             self.kill()
             return None
         except OSError:
-            self._end_group()  # the server died, and the cell must not train on beside the next one
+            end_group(pid)  # the server died, and the cell must not train on beside the next one
             code = -signal.SIGKILL
         self._close()
         return code
@@ -150,7 +158,7 @@ class WarmProcess:
         One that has not begun is ended by the server, which finds that we hung up.
         """
         if self._pid is not None:
-            self._end_group()
+            end_group(self._pid)
             with contextlib.suppress(OSError):
                 self._socket.settimeout(10)
                 self._answer()
@@ -160,11 +168,6 @@ class WarmProcess:
         """End it from another thread than the one that waits for it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # the server sees it too, and ends the cell's group
-
-    def _end_group(self) -> None:
-        assert self._pid is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
 
     def _close(self) -> None:
         self._socket.close()

@@ -15,6 +15,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
+from memexp.run.process_group import end_group
 from memexp.run.worker import main as work
 
 # A parent that was stopped between connecting and asking must not hold up the cells of others.
@@ -76,7 +77,7 @@ class Server:
                 elif key.fd == self.listener.fileno():
                     self._fork(self.listener.accept()[0])
                 elif key.data in self.cells:
-                    _end_group(key.data)  # its parent hung up
+                    end_group(key.data)  # its parent hung up
                     self.selector.unregister(key.fd)
 
     def _fork(self, connection: socket.socket) -> None:
@@ -87,9 +88,10 @@ class Server:
         except (ValueError, OSError):
             connection.close()
             return
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(request, connection)
+            self._become_worker(request, connection, server)
         # Here too, so that the group is there to be ended whichever of the two comes first.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
@@ -102,7 +104,7 @@ class Server:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            _end_group(pid)
+            end_group(pid)
             connection = self.cells.pop(pid)
             if connection in self.selector.get_map():
                 self.selector.unregister(connection)
@@ -111,9 +113,9 @@ class Server:
 
     def _end(self) -> None:
         for pid in self.cells:
-            _end_group(pid)
+            end_group(pid)
 
-    def _become_worker(self, request: dict[str, Any], connection: socket.socket) -> NoReturn:
+    def _become_worker(self, request: dict[str, Any], connection: socket.socket, parent: int) -> NoReturn:
         code = 1
         try:
             with contextlib.suppress(OSError):
@@ -129,7 +131,7 @@ class Server:
                 os.environ.pop(name, None)
                 if value is not None:
                     os.environ[name] = value
-            code = work(request["plan"], process="warm")
+            code = work(request["plan"], parent, process="warm")
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
         except BaseException:
@@ -160,11 +162,6 @@ def _redirect(log: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-
-
-def _end_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

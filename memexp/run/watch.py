@@ -6,6 +6,7 @@ It reads files alone, so it works under any launcher. It also tells W&B's export
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,13 +18,20 @@ from rich.text import Text
 
 from memexp.plan.plan import Plan
 from memexp.results.format import bytes_text, rate_text, seconds_text
+from memexp.results.outcome import outcome
 from memexp.results.record import Record
 from memexp.results.sweep import SweepFolder
-from memexp.run.progress import read_progress
+from memexp.run.progress import STARTING, read_progress
+from memexp.run.progress import Progress as Place
+from memexp.run.silence import Silence
+from memexp.run.time_left import TimeLeft
 
 CellDone = Callable[[Path, dict[str, Any]], None]
 _POLL_SECONDS = 0.2
+_PAUSES_PER_LOOK = 10  # it looks a tenth of the time, however many cells there are
+_LONGEST_PAUSE_SECONDS = 5.0
 _MOST_LINES = 8  # of running cells, below the bar
+_SOON_SECONDS = 120  # without news, before the live line says so
 
 
 class Watch:
@@ -32,7 +40,8 @@ class Watch:
     def __init__(self, folder: SweepFolder, plans: Sequence[Plan], console: Console, on_done: CellDone) -> None:
         self.folder, self.plans, self.console, self.on_done = folder, plans, console, on_done
         self._open = {plan.id: plan for plan in plans}
-        self._started = time.monotonic()
+        self._time_left = TimeLeft()
+        self._silence = Silence()
         self._ran = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memexp-watch", daemon=True)
@@ -44,22 +53,28 @@ class Watch:
         self._look(announce=False)
         if self._live is not None:
             self._live.start()
-            self._show_running()
+            self._look_at_running()
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._look(announce=True)
-        if self._live is not None:
-            self._live.stop()
+        try:
+            self._stop.set()
+            self._thread.join()
+            self._look(announce=True)
+        finally:  # a second Ctrl-C must not leave the terminal without its cursor
+            if self._live is not None:
+                self._live.stop()
 
     def _run(self) -> None:
-        while not self._stop.wait(_POLL_SECONDS):
+        pause = _POLL_SECONDS
+        while not self._stop.wait(pause):
+            started = time.monotonic()
             self._look(announce=True)
+            took = time.monotonic() - started
+            pause = min(max(_POLL_SECONDS, _PAUSES_PER_LOOK * took), _LONGEST_PAUSE_SECONDS)
 
     def _look(self, announce: bool) -> None:
         for plan in list(self._open.values()):
@@ -74,35 +89,51 @@ class Watch:
             self.on_done(path, {"choices": plan.choices, **plan.work.to_dict()})
             if announce:
                 self._ran += 1
-                self._print(record)
-        self._show_running()
+                self._time_left.cell_ended()
+                done = len(self.plans) - len(self._open)
+                self._print(f"[{done}/{len(self.plans)}] {record.cell or 'this cell'}: {self._said(record)}")
+        self._look_at_running()
 
-    def _print(self, record: Record) -> None:
-        done = len(self.plans) - len(self._open)
+    def _said(self, record: Record) -> str:
+        # The table of a single run has one line, and that is the reason.
+        return record.status if len(self.plans) == 1 and not record.is_ok else _outcome(record)
+
+    def _print(self, line: str) -> None:
         console = self._live.console if self._live is not None else self.console
-        name = record.cell or "this cell"
-        line = f"[{done}/{len(self.plans)}] {name}: {_outcome(record)}"
         console.print(line, markup=False, highlight=False)
 
-    def _show_running(self) -> None:
-        if self._live is None:
-            return
-        running = [(plan, read_progress(self.folder.progress(plan.id))) for plan in list(self._open.values())]
-        now = [_where(plan, progress) for plan, progress in running if progress is not None]
+    def _look_at_running(self) -> None:
+        running = []
+        for plan in list(self._open.values()):
+            progress = read_progress(self.folder.progress(plan.id))
+            if progress is None:
+                continue
+            silent_seconds = self._silence.seconds(plan.id, progress)
+            running.append(_where(plan, self._named(plan, progress), silent_seconds))
+            if self._silence.is_news(plan.id, progress):
+                self._print(_silent(plan, progress, silent_seconds))
+        if self._live is not None:
+            self._show_running(self._live, running)
+
+    def _named(self, plan: Plan, progress: Place) -> Place:
+        """Where a cell that starts spends its time: a fresh interpreter imports torch, a warm server does it once."""
+        if progress.phase != STARTING or (plan.isolation == "warm" and self._ran):
+            return progress
+        return replace(progress, phase="importing torch" + (", once for all" if plan.isolation == "warm" else ""))
+
+    def _show_running(self, live: Live, now: Sequence[str]) -> None:
         done = len(self.plans) - len(self._open)
         # One cell stands beside the bar; several take a line each below it.
         alone = now[0] if len(now) == 1 else f"{len(now)} running" if now else "starting"
-        self._bar.update(self._task, completed=done, description=alone, left=self._time_left())
+        self._bar.update(self._task, completed=done, description=alone, left=self._left())
         below = now[:_MOST_LINES] if len(now) > 1 else []
         more = [f"and {len(now) - len(below)} more"] if below and len(now) > len(below) else []
         lines = (Text(f"    {line}", no_wrap=True, overflow="ellipsis") for line in (*below, *more))
-        self._live.update(Group(self._bar, *lines))
+        live.update(Group(self._bar, *lines))
 
-    def _time_left(self) -> str:
-        if self._ran == 0 or not self._open:
-            return ""
-        seconds = (time.monotonic() - self._started) / self._ran * len(self._open)
-        return f"about {seconds_text(seconds)} left"
+    def _left(self) -> str:
+        seconds = self._time_left.seconds(len(self._open))
+        return "" if seconds is None else f"about {seconds_text(seconds)} left"
 
 
 def _bar(console: Console) -> Progress:
@@ -118,13 +149,25 @@ def _bar(console: Console) -> Progress:
     )
 
 
-def _where(plan: Plan, progress: Any) -> str:
+def _where(plan: Plan, progress: Place, silent_seconds: float) -> str:
     steps = f" step {progress.step}/{progress.steps}" if progress.steps and progress.step else ""
-    return f"{plan.name}: {progress.phase}{steps}"
+    silent = f", nothing new for {_minutes(silent_seconds)}" if silent_seconds >= _SOON_SECONDS else ""
+    return f"{plan.name or 'this cell'}: {progress.phase}{steps}{silent}"
+
+
+def _silent(plan: Plan, progress: Place, silent_seconds: float) -> str:
+    advice = "" if plan.timeout_seconds else "; timeout_seconds=… would end a cell that hangs"
+    return f"{_where(plan, progress, silent_seconds)}{advice}"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.0f} h"
 
 
 def _outcome(record: Record) -> str:
-    if record.status != "ok":
+    if record.status == "oom":
+        return outcome(record)  # torch's own message is a paragraph
+    if not record.is_ok:
         return f"{record.status}: {record.reason or record.reason_kind or 'no reason known'}"
     peak, rate = record.memory.peak_allocated_bytes, record.speed.real_tokens_per_second
     seconds = record.timing.wall_seconds

@@ -1,6 +1,6 @@
 """The child's whole story: read the plan, build, train under the meters, confirm, and write the record.
 
-    python -m memexp.run.worker …/cells/<id>/plan.json
+    python -m memexp.run.worker …/cells/<id>/plan.json PARENT_PID
 
 Whatever goes wrong in here is a row: the record says what, the log has the traceback. Only what ends the process itself
 (an exit, a signal) leaves no record, and the parent writes one then.
@@ -8,6 +8,7 @@ Whatever goes wrong in here is a row: the record says what, the log has the trac
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
 import tempfile
@@ -29,39 +30,41 @@ from memexp.run.data import how_rows_are_made, load_data
 from memexp.run.device import Device
 from memexp.run.distributed import give_up, meet, part, this_rank
 from memexp.run.environment import describe_worker
-from memexp.run.fitting import check_tokenizer
-from memexp.run.launch import MEASURED, base_record
+from memexp.run.measured import measured_by_rank, measured_path
 from memexp.run.metered import StepEdges, metered
 from memexp.run.meters import Meters
 from memexp.run.preparation import longest_kept, prepared_lengths, steps_to_take
-from memexp.run.prepared import RowLengths
 from memexp.run.progress import Progress, write_progress
-from memexp.run.ranks import rank_record
 from memexp.run.reference import reference_built_alike
-from memexp.run.refusal import Refused
+from memexp.run.refusal import Refused, objection
+from memexp.run.row_lengths import RowLengths
 from memexp.run.sharding import SamplingWatch
-from memexp.run.summary import data_fields, is_oom, loss_fields, memory_fields, oom_fields, speed_fields
+from memexp.run.summary import by_category, data_fields, is_oom, loss_fields, memory_fields, oom_fields, speed_fields
+from memexp.run.tokenizer_check import check_tokenizer
 from memexp.run.tokens_cache import TokensCache
+from memexp.run.unmeasured import base_record
 from memexp.run.vllm import keep_weights_for_vllm
 from memexp.run.worst_case import worst_case_step
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def main(plan_path: str, process: str = "fresh") -> int:
-    """Run one plan and leave its record beside it for the parent. Returns 0, the exit code of a record written."""
-    _end_with_parent()
+def main(plan_path: str, parent: int, process: str = "fresh") -> int:
+    """Run one plan and leave its record beside it for the parent, the process of that number.
+
+    Returns 0, the exit code of a record written.
+    """
+    _end_with_parent(parent)
     path = Path(plan_path)
     plan = Plan.read(path)
     job = Job(plan, path.parent, process)
     record = job.run()
-    measured = path.with_name(MEASURED)
     if plan.work.processes == 1:
-        write_record(measured, record)
+        write_record(measured_path(path), record)
         return 0
-    write_record(rank_record(measured, this_rank()), record)
+    write_record(measured_by_rank(path, this_rank()), record)
     # The others wait for a rank that gave up, until the parent ends them.
-    return 0 if record.status == "ok" else give_up()
+    return 0 if record.is_ok else give_up()
 
 
 class Job:
@@ -88,6 +91,9 @@ class Job:
             return replace(self._record("refused"), reason_kind=refusal.kind, reason=str(refusal))
         except Exception as error:
             traceback.print_exc()
+            objected = objection(error, self.plan.choices)
+            if objected is not None:
+                return replace(self._record("refused"), reason_kind=objected.kind, reason=objected.reason)
             if type(error).__name__ == "UnsupportedOperationError":
                 refused = f"backend=simulate cannot tell what this model takes: {_reason(error)}"
                 return replace(self._record("refused"), reason_kind="unsupported", reason=refused)
@@ -95,7 +101,9 @@ class Job:
                 return replace(self._record("failed"), reason=_reason(error))
             record = self._record("oom")
             oom = oom_fields(error, self.meters.memory)
-            return replace(record, memory=replace(record.memory, oom=oom), reason=_reason(error))
+            # While a model is loaded nothing is known of its tensors yet.
+            there = by_category(self.device.peak_categories() if self.setup_seconds is not None else {})
+            return replace(record, memory=replace(record.memory, oom=oom, peak_categories=there), reason=_reason(error))
         return self._record("ok")
 
     def _run(self) -> None:
@@ -177,10 +185,13 @@ class Job:
         )
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent: int) -> None:
     """A worker whose parent was killed trains for nobody. Linux only; elsewhere it trains to its end."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The kernel tells of deaths from here on; the imports before took seconds.
+    if os.getppid() != parent:
+        raise SystemExit(f"process {parent}, which started this worker, is gone")
 
 
 def _reason(error: Exception) -> str:
@@ -189,4 +200,4 @@ def _reason(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))
