@@ -65,7 +65,9 @@ clean: ## remove the virtual environment and what tools left behind
 
 # Made anew when a dependency changed; the stamp is last, so that an install that broke off is done again.
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): 2 to 3 minutes, and 2 GB with a CPU build of torch, more with a CUDA build."
 	$(PYTHON) -m venv --clear $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
+	@echo "Installed. For commands of your own: source $(VENV)/bin/activate"

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -36,7 +36,7 @@ SWEEPS = {
         "packing=bfd,wrapped",
     ],
 }
-FIGURES = {
+FIGURES: dict[str, Callable[[Record], float | None]] = {
     "allocated": lambda record: record.memory.peak_allocated_bytes,
     "reserved": lambda record: record.memory.peak_reserved_bytes,
     "step": lambda record: record.speed.median_step_seconds,
@@ -49,6 +49,7 @@ CARDS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """0 where anything could be compared, 1 where nothing could, 2 where there is no GPU."""
     given = _arguments(arguments)
     gpus = this_machine().gpus
     if not gpus and not given.dry_run:
@@ -77,7 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def compare(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     """A line a cell, and one a figure over the cells that both sides could run."""
-    lines, differences = [], {name: [] for name in FIGURES}  # type: dict[str, list[float]]
+    lines: list[str] = []
+    differences: dict[str, list[float]] = {name: [] for name in FIGURES}
     for predicted, measured in pairs:
         parts = []
         for name, figure in FIGURES.items():

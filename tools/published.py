@@ -1,7 +1,8 @@
 """`make published`: predictions beside what others measured on real cards, misses included, each with its reason.
 
-Prints the README's table. Rows that this stack can run go through memexp; those of other stacks are rebuilt in
-`tools.rebuilt`. Reasons are those that were verified; where none was, the word is "not known".
+Prints the rows of the README's table, each with its reason in full. Rows that this stack can run go through memexp;
+those of other stacks are rebuilt in `tools.rebuilt`. Reasons are those that were verified; where none was, the word is
+"not known".
 """
 
 import json
@@ -46,7 +47,7 @@ class Row:
 
 
 def main() -> None:
-    print("| Job | Figure | Published | Predicted | Miss | Why |\n|---|---|--:|--:|--:|---|")
+    print("| job | figure | published | predicted | miss | why |\n|---|---|--:|--:|--:|---|")
     for rows in (_lora_rows, _full_rows, _automodel_rows, _loss_rows):
         for row in rows():
             print(row, flush=True)

@@ -34,13 +34,21 @@ def quick_server(faults: Mapping[int, str] | None = None, seconds: float = 0.0) 
         yield
 
 
-def quick_work(plan_path: str, faults: dict[str, str], seconds: float) -> int:
+def quick_python(script: Path) -> Path:
+    """A program to stand for `python` where a fresh worker is started: it runs one cell as the server's cells run."""
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} "$3"\n', encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
+def quick_work(plan_path: str, faults: dict[str, str], seconds: float, process: str = "warm") -> int:
     from memexp.plan.plan import Plan
     from memexp.results.record import Memory
     from memexp.results.store import write_record
     from memexp.run.environment import describe_worker
-    from memexp.run.launch import MEASURED, base_record
+    from memexp.run.measured import measured_path
     from memexp.run.progress import Progress, write_progress
+    from memexp.run.unmeasured import base_record
 
     path = Path(plan_path)
     plan = Plan.read(path)
@@ -49,7 +57,7 @@ def quick_work(plan_path: str, faults: dict[str, str], seconds: float) -> int:
     time.sleep(seconds)
     memory = Memory(peak_allocated_bytes=PEAK + plan.work.seed)
     record = replace(base_record(plan, path.parents[2].name), status="ok", memory=memory)
-    write_record(path.with_name(MEASURED), replace(record, environment=describe_worker("warm")))
+    write_record(measured_path(path), replace(record, environment=describe_worker(process)))
     return 0
 
 
@@ -71,13 +79,15 @@ def serve() -> None:
     faults, seconds = json.loads(sys.argv[3]), float(sys.argv[4])
     # In the place of the worker that would import torch.
     worker = types.ModuleType("memexp.run.worker")
-    worker.main = lambda plan, process: quick_work(plan, faults, seconds)  # type: ignore[attr-defined]
+    worker.main = lambda plan, parent, process: quick_work(plan, faults, seconds)  # type: ignore[attr-defined]
     sys.modules["memexp.run.worker"] = worker
-    from memexp.run import launch  # noqa: F401
+    from memexp.run import unmeasured  # noqa: F401
     from memexp.run.warm_server import Server
 
     Server(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).serve()
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        sys.exit(quick_work(sys.argv[1], {}, 0.0, "fresh"))
     serve()

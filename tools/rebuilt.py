@@ -109,7 +109,7 @@ def fused_loss(model: Any, ids: torch.Tensor) -> torch.Tensor:
     hidden = model.model(input_ids=ids).last_hidden_state[:, :-1].reshape(-1, model.config.hidden_size)
     targets = ids[:, 1:].reshape(-1)
     kernel = ChunkedLogProbFunction.apply
-    log_probabilities: torch.Tensor = kernel(hidden, model.lm_head.weight, None, targets, 1.0, 8192)[0]  # type: ignore[no-untyped-call]
+    log_probabilities: torch.Tensor = kernel(hidden, model.lm_head.weight, None, targets, 1.0, 8192)[0]
     return -log_probabilities.mean()
 
 
@@ -137,7 +137,7 @@ class Adapted(torch.nn.Module):
 
     def __init__(self, base: torch.nn.Linear, dropout_share: float) -> None:
         super().__init__()
-        make = {"bias": False, "dtype": base.weight.dtype, "device": base.weight.device}
+        make: dict[str, Any] = {"bias": False, "dtype": base.weight.dtype, "device": base.weight.device}
         self.base, self.dropout_share = base, dropout_share
         self.lora_a = torch.nn.Linear(base.in_features, 16, **make)
         self.lora_b = torch.nn.Linear(16, base.out_features, **make)
@@ -156,7 +156,7 @@ class GateAndUp(torch.nn.Module):
     def __init__(self, mlp: Any, dropout_share: float) -> None:
         super().__init__()
         weight = mlp.gate_proj.weight
-        make = {"bias": False, "dtype": weight.dtype, "device": weight.device}
+        make: dict[str, Any] = {"bias": False, "dtype": weight.dtype, "device": weight.device}
         joint = torch.nn.Linear(weight.shape[1], 2 * weight.shape[0], **make).requires_grad_(False)
         self.gate_up, self.down = Adapted(joint, dropout_share), Adapted(mlp.down_proj, dropout_share)
 

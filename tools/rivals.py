@@ -65,7 +65,7 @@ class Job:
 
 def main() -> None:
     prepare()
-    print("| Job | Measured | memexp | MemTracker | accelerate estimate-memory |\n|---|--:|--:|--:|--:|")
+    print("| job | measured | memexp | torch's MemTracker | accelerate estimate-memory |\n|---|--:|--:|--:|--:|")
     for job in _jobs():
         measured = profiled(job) if job.on_cpu else job.measured_bytes
         figures = [_text(figure, measured) for figure in (measured, ours(job))]
@@ -110,7 +110,7 @@ def tracked(job: Job) -> int:
         model = job.build()
     with FakeTensorMode():
         _replace_by_empty(model)
-        tracker = MemTracker()  # type: ignore[no-untyped-call]
+        tracker = MemTracker()
         with tracker:
             _train(model, job, torch.device("cpu"), tracker)
         (of_kinds,) = tracker.get_tracker_snapshot("peak").values()
@@ -134,7 +134,8 @@ def profiled(job: Job) -> int:
         profiler.export_chrome_trace(str(path))
         trace = json.loads(path.read_text())["traceEvents"]
     events = sorted((event["ts"], event["args"]["Bytes"]) for event in trace if event.get("name") == "[memory]")
-    return max(accumulate(nbytes for _, nbytes in events))
+    held: list[int] = list(accumulate(nbytes for _, nbytes in events))
+    return max(held)
 
 
 def _train(model: Any, job: Job, device: torch.device, tracker: MemTracker | None = None) -> None:
