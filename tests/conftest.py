@@ -11,6 +11,8 @@ import pytest
 # Set for the processes that tests start as well; nothing here may wait for a hub that is not there.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("WANDB_MODE", "offline")
+# xdist sets it in its workers, as if somebody looked at a terminal there: a test that means a width says so.
+os.environ.pop("COLUMNS", None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
