@@ -8,6 +8,7 @@ from typing import Any
 
 import altair as alt
 import pytest
+import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
 from made_records import GIB, OFFLOAD, PACKING, made, not_ok, swept
@@ -79,6 +80,17 @@ def test_a_figure_holds_the_numbers_of_the_records_in_gib(grid: Grid, tmp_path: 
     assert list(totals.values()) == pytest.approx([6.0, 8.0, 10.0], rel=1e-6)
     assert [value["size"] for value in found["phase"].values()] == [1.0, 12.0, 1.0, 16.0, 1.0, 20.0]
     assert found["category"].rules == {"card: 12.00 GiB": 12.0}
+
+
+def test_what_differs_by_a_thousandth_does_not_look_far_apart(tmp_path: Path) -> None:
+    cells = [record("a", 8.400, 1000.0, packing="none"), record("b", 8.408, 1001.0, packing="bfd")]
+    figure = by_key(Grid(swept(PACKING, cells="ab"), cells), tmp_path)["speed"]
+    drawn = vl_convert.vegalite_to_vega(charts.vega_lite(figure), vl_version=charts.VEGA_LITE)
+    domains = {scale["name"]: scale["domain"] for scale in drawn["scales"]}
+    for name, values in (("x", (8.400, 8.408)), ("y", (1000.0, 1001.0))):
+        ends = [end for part in domains[name]["fields"] if isinstance(part, list) for end in part]
+        assert max(ends) - min(ends) >= 0.1 * values[0]
+        assert min(ends) <= values[0] and values[1] <= max(ends)
 
 
 def test_effects_are_percent_of_the_partner(grid: Grid, tmp_path: Path) -> None:

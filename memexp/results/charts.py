@@ -48,8 +48,8 @@ def _write_png(figure: Figure, path: Path) -> None:
 
 def _speed(figure: Figure) -> alt.TopLevelMixin:
     points = alt.Chart(alt.NamedData(_ROWS)).encode(
-        x=alt.X("memory:Q", title=figure.fields["memory"], scale=alt.Scale(zero=False, nice=True, padding=24)),
-        y=alt.Y("speed:Q", title=figure.fields["speed"], scale=alt.Scale(zero=False, nice=True, padding=24)),
+        x=alt.X("memory:Q", title=figure.fields["memory"], scale=_wide(figure, "memory")),
+        y=alt.Y("speed:Q", title=figure.fields["speed"], scale=_wide(figure, "speed")),
         tooltip=_tooltip(figure, ("cell", "memory", "speed")),
     )
     best = points.transform_filter("isValid(datum.place)")
@@ -60,6 +60,14 @@ def _speed(figure: Figure) -> alt.TopLevelMixin:
         layers.append(points.transform_filter("!isValid(datum.place)").mark_point(style="dominated"))
     layers += [best.mark_circle(style="best"), best.mark_text(style="place").encode(text="numbers:N")]
     return alt.layer(*layers, *_rules(figure)).properties(height=340)
+
+
+def _wide(figure: Figure, field: str) -> alt.Scale:
+    """Not from zero, and a tenth of the values at least: what differs by a thousandth must not look far apart."""
+    values = [value[field] for value in figure.values()]
+    middle = (min(values) + max(values)) / 2
+    domain = alt.DomainUnionWith(unionWith=[0.95 * middle, 1.05 * middle])
+    return alt.Scale(zero=False, nice=True, padding=24, domain=domain)
 
 
 def _category(figure: Figure) -> alt.TopLevelMixin:
