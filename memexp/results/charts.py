@@ -66,8 +66,10 @@ def _wide(figure: Figure, field: str) -> alt.Scale:
     """Not from zero, and a tenth of the values at least: what differs by a thousandth must not look far apart."""
     values = [value[field] for value in figure.values()]
     middle = (min(values) + max(values)) / 2
-    domain = alt.DomainUnionWith(unionWith=[0.95 * middle, 1.05 * middle])
-    return alt.Scale(zero=False, nice=True, padding=24, domain=domain)
+    if max(values) - min(values) >= 0.1 * middle:
+        return alt.Scale(zero=False, nice=True, padding=24)
+    ends = [*values, *(figure.rules.values() if field == "memory" else ())]
+    return alt.Scale(nice=True, domainMin=min(*ends, 0.95 * middle), domainMax=max(*ends, 1.05 * middle))
 
 
 def _category(figure: Figure) -> alt.TopLevelMixin:
