@@ -27,6 +27,7 @@ from memexp.plan.plan import PlanError
 from memexp.plan.suggest import did_you_mean
 from memexp.plan.trusted import check_hydra
 from memexp.run.signals import handling
+from memexp.run.variables import changed_variables
 from memexp.stdout import print_in_any_encoding
 
 
@@ -73,14 +74,8 @@ def run(arguments: list[str], typed: Sequence[str] | None = None) -> int:
 @contextmanager
 def _hydra_raises() -> Iterator[None]:
     # Otherwise Hydra prints its own report of an error and exits with 1.
-    before = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
+    with changed_variables({"HYDRA_FULL_ERROR": "1"}):
         yield
-    finally:
-        del os.environ["HYDRA_FULL_ERROR"]
-        if before is not None:
-            os.environ["HYDRA_FULL_ERROR"] = before
 
 
 @contextmanager

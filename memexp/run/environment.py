@@ -15,6 +15,7 @@ from memexp.measure import trace
 from memexp.plan.machine import version_of
 from memexp.plan.plan import Plan
 from memexp.plan.trusted import check_environment
+from memexp.run.variables import change_variables
 from memexp.secrets import is_secret
 
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
@@ -42,10 +43,7 @@ def worker_changes(plan: Plan, gpus: Sequence[str] = ()) -> dict[str, str | None
 def worker_environment(plan: Plan, parent: Mapping[str, str], gpus: Sequence[str] = ()) -> dict[str, str]:
     """The whole environment of a fresh worker."""
     environment = without_keys(parent, keep=_HUB if plan.work.needs_hub else ())
-    for name, value in worker_changes(plan, gpus).items():
-        environment.pop(name, None)
-        if value is not None:
-            environment[name] = value
+    change_variables(environment, worker_changes(plan, gpus))
     return environment
 
 

@@ -24,6 +24,7 @@ from memexp.plan.plan import Plan
 from memexp.run.cluster import scheduler_job
 from memexp.run.environment import ALLOCATOR_VARIABLES, QUIET, without_keys, worker_changes
 from memexp.run.process_group import end_group
+from memexp.run.variables import changed_variables
 
 # In the environment, so that the processes of any Hydra launcher on this machine find it.
 ADDRESS_VARIABLE = "MEMEXP_WARM_SERVER"
@@ -92,15 +93,8 @@ def _folder_of_sockets() -> str:
 @contextmanager
 def _advertised(address: str) -> Iterator[None]:
     """Have the processes of this sweep find the server at `address`."""
-    before = {name: os.environ.get(name) for name in (ADDRESS_VARIABLE, _JOB_VARIABLE)}
-    os.environ |= {ADDRESS_VARIABLE: address, _JOB_VARIABLE: str(scheduler_job())}
-    try:
+    with changed_variables({ADDRESS_VARIABLE: address, _JOB_VARIABLE: str(scheduler_job())}):
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 class WarmServerGone(OSError):

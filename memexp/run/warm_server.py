@@ -16,6 +16,7 @@ import traceback
 from typing import Any, NoReturn
 
 from memexp.run.process_group import end_group
+from memexp.run.variables import change_variables
 from memexp.run.worker import main as work
 
 # A parent that was stopped between connecting and asking must not hold up the cells of others.
@@ -127,10 +128,7 @@ class Server:
                 inherited.close()
             os.close(self.alive_fd)
             _redirect(request["log"])
-            for name, value in request["environment"].items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
+            change_variables(os.environ, request["environment"])
             code = work(request["plan"], parent, process="warm")
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
